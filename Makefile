@@ -1,0 +1,30 @@
+# make demo and make test set up everything they need in .venv; the second time that is quick.
+PYTHON ?= python3
+VENV := .venv
+READY := $(VENV)/.ready
+RUN := $(VENV)/bin
+
+.PHONY: demo test test-all lint clean
+
+demo: $(READY)
+	$(RUN)/sckn demo
+
+test: lint
+	$(RUN)/pytest
+
+test-all: lint
+	$(RUN)/pytest -m "not gpu"
+
+lint: $(READY)
+	$(RUN)/ruff check .
+	$(RUN)/ruff format --check .
+	$(RUN)/pyright
+
+$(READY): requirements.txt pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(RUN)/pip install --quiet --disable-pip-version-check -r requirements.txt
+	$(RUN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	touch $(READY)
+
+clean:
+	rm -rf $(VENV)

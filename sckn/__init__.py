@@ -1,0 +1,3 @@
+"""Supervised convolutional kernel networks (Mairal, 2016) on PyTorch."""
+
+__version__ = "0.1.0.dev0"

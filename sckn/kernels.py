@@ -1,0 +1,143 @@
+"""Dot-product kernels on the sphere: the functions kappa of equation (1), each with its derivative.
+
+A kernel here is a value: a small frozen dataclass that is called on a tensor of cosines u = <y, y'> in [-1, 1].
+All satisfy kappa(1) = 1 and have non-negative Taylor coefficients, so all are positive definite on the sphere.
+The homogeneous kernel between patches, K(x, x') = |x| |x'| kappa(<x, x'> / |x| |x'|), is `homogeneous`.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["ArcCosine", "Exponential", "Kernel", "Linear", "Polynomial", "from_dict", "homogeneous", "to_dict"]
+
+
+class Kernel(ABC):
+    """kappa, applied pointwise, with its derivative."""
+
+    @abstractmethod
+    def __call__(self, u: Tensor) -> Tensor:
+        """kappa(u), differentiable."""
+
+    @abstractmethod
+    def derivative(self, u: Tensor) -> Tensor:
+        """kappa'(u)."""
+
+
+@dataclass(frozen=True)
+class Exponential(Kernel):
+    """kappa(u) = exp(alpha (u - 1)), a Gaussian kernel of the distance on the sphere: equation (2).
+
+    With `learnable`, the layer that uses this kernel learns log(alpha), so that alpha stays positive, starting here.
+    """
+
+    alpha: float | Tensor = 4.0
+    learnable: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.alpha, Tensor) and not (math.isfinite(self.alpha) and self.alpha > 0):
+            raise ValueError(f"alpha must be a positive number, got {self.alpha}")
+
+    def __call__(self, u: Tensor) -> Tensor:
+        return torch.exp(self.alpha * (u - 1))
+
+    def derivative(self, u: Tensor) -> Tensor:
+        return self.alpha * self(u)
+
+
+@dataclass(frozen=True)
+class ArcCosine(Kernel):
+    """kappa(u) = (sqrt(1 - u^2) + u (pi - arccos u)) / pi, the arc-cosine kernel of degree 1 (Cho and Saul, 2009)."""
+
+    def __call__(self, u: Tensor) -> Tensor:
+        value: Tensor = _ArcCosine.apply(u)  # pyright: ignore[reportAssignmentType]
+        return value
+
+    def derivative(self, u: Tensor) -> Tensor:
+        return 1 - torch.arccos(u.clamp(-1, 1)) / math.pi
+
+
+class _ArcCosine(torch.autograd.Function):
+    """Its derivative is written out because autograd meets 0/0 at u = 1 and u = -1, where kappa' is finite."""
+
+    @staticmethod
+    def forward(ctx: Any, u: Tensor) -> Tensor:
+        ctx.save_for_backward(u)
+        u = u.clamp(-1, 1)  # rounding may leave the domain of arccos
+        # (1 - u)(1 + u) keeps the digits that 1 - u^2 loses near the ends
+        return ((1 - u).mul(1 + u).sqrt() + u * (math.pi - torch.arccos(u))) / math.pi
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        (u,) = ctx.saved_tensors
+        return gradients[0] * ArcCosine().derivative(u)
+
+
+@dataclass(frozen=True)
+class Polynomial(Kernel):
+    """kappa(u) = ((u + c) / (1 + c))^d with a whole degree d and an offset c >= 0."""
+
+    degree: int = 2
+    offset: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.degree != int(self.degree) or self.degree < 1:
+            raise ValueError(f"the degree must be a whole number of at least 1, got {self.degree}")
+        if not (math.isfinite(self.offset) and self.offset >= 0):
+            raise ValueError(f"the offset must not be negative, got {self.offset}")
+
+    def __call__(self, u: Tensor) -> Tensor:
+        return ((u + self.offset) / (1 + self.offset)) ** self.degree
+
+    def derivative(self, u: Tensor) -> Tensor:
+        return self.degree / (1 + self.offset) * ((u + self.offset) / (1 + self.offset)) ** (self.degree - 1)
+
+
+@dataclass(frozen=True)
+class Linear(Kernel):
+    """kappa(u) = u: patches are projected as they are."""
+
+    def __call__(self, u: Tensor) -> Tensor:
+        return u
+
+    def derivative(self, u: Tensor) -> Tensor:
+        return torch.ones_like(u)
+
+
+def homogeneous(kernel: Kernel, x: Tensor, y: Tensor) -> Tensor:
+    """K(x, y) of equation (1) between the rows of x (n, d) and the rows of y (m, d), as an (n, m) matrix."""
+    x_norm = torch.linalg.vector_norm(x, dim=1, keepdim=True)  # (n, 1)
+    y_norm = torch.linalg.vector_norm(y, dim=1, keepdim=True)  # (m, 1)
+    return from_inner_products(kernel, x @ y.T, x_norm, y_norm.T)
+
+
+def from_inner_products(kernel: Kernel, inner: Tensor, x_norm: Tensor, y_norm: Tensor) -> Tensor:
+    """|x| |y| kappa(<x, y> / |x| |y|) from <x, y>, |x| and |y| of shapes that broadcast; 0 where x or y is 0."""
+    norms = x_norm * y_norm
+    present = norms > 0
+    cosine = inner / torch.where(present, norms, 1)
+    return torch.where(present, norms * kernel(cosine), 0)
+
+
+_KERNELS: dict[str, type[Kernel]] = {kind.__name__: kind for kind in (Exponential, ArcCosine, Polynomial, Linear)}
+
+
+def to_dict(kernel: Kernel) -> dict[str, Any]:
+    """A form for TOML and JSON: {"name": "Exponential", "alpha": 4.0, ...}."""
+    return {"name": type(kernel).__name__, **asdict(kernel)}  # pyright: ignore[reportArgumentType]
+
+
+def from_dict(fields: dict[str, Any]) -> Kernel:
+    """The kernel that `to_dict` described."""
+    arguments = dict(fields)
+    name = arguments.pop("name", None)
+    if name not in _KERNELS:
+        raise ValueError(f"unknown kernel {name!r}; expected one of {', '.join(_KERNELS)}")
+    try:
+        return _KERNELS[name](**arguments)
+    except TypeError as error:
+        raise ValueError(f"kernel {name} does not take these settings: {error}") from None

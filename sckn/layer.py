@@ -1,0 +1,149 @@
+"""One layer of the network: patches -> kernel map projected on the filters' span -> pooling, equation (8)."""
+
+import math
+from dataclasses import dataclass, field, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sckn import kernels
+from sckn.inverse_root import Gradient, InverseRoot, inverse_square_root
+from sckn.kernels import Exponential, Kernel
+from sckn.nystrom import filter_gram, unit_rows
+from sckn.patches import pad_for_patches, patch_norms
+from sckn.pooling import gaussian_pool, pooled_size
+
+__all__ = ["KernelLayer", "LayerConfig"]
+
+
+@dataclass(frozen=True)
+class LayerConfig:
+    """One layer.
+
+    Parameters
+    ----------
+    filters: p, the dimension of the subspace.
+    patch: e, the side of a patch.
+    subsampling: pooling factor, any real number from 1; 1 is no pooling.
+    padding: surround the map with zeros, so that there is a patch for each pixel.
+    kernel: kappa.
+    epsilon: regularisation of the projection, added to the diagonal of kappa(Z'Z).
+    norm_offset: added to a patch's norm before dividing by it.
+    inverse_root: how (kappa(Z'Z) + epsilon I)^(-1/2) is found: "eigh", or "newton_schulz" by matrix products alone.
+    gradient: of that matrix: "exact", or "paper" for the approximation printed in the paper.
+    """
+
+    filters: int
+    patch: int
+    subsampling: float = 1.0
+    padding: bool = True
+    kernel: Kernel = field(default_factory=lambda: Exponential(alpha=4.0))
+    epsilon: float = 1e-3
+    norm_offset: float = 1e-5
+    inverse_root: InverseRoot = "eigh"
+    gradient: Gradient = "exact"
+
+    def __post_init__(self) -> None:
+        for name in ("filters", "patch"):
+            if getattr(self, name) != int(getattr(self, name)) or getattr(self, name) < 1:
+                raise ValueError(f"{name} must be a whole number of at least 1, got {getattr(self, name)}")
+        if not (math.isfinite(self.subsampling) and self.subsampling >= 1):
+            raise ValueError(f"subsampling must be a number of at least 1, got {self.subsampling}")
+        for name in ("epsilon", "norm_offset"):
+            if not (math.isfinite(getattr(self, name)) and getattr(self, name) >= 0):
+                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
+        if not isinstance(self.kernel, Kernel):
+            raise ValueError(f"kernel must be one of sckn.kernels, such as Exponential(alpha=4.0), got {self.kernel!r}")
+        if self.inverse_root not in ("eigh", "newton_schulz"):
+            raise ValueError(f"inverse_root must be 'eigh' or 'newton_schulz', got {self.inverse_root!r}")
+        if self.gradient not in ("exact", "paper"):
+            raise ValueError(f"gradient must be 'exact' or 'paper', got {self.gradient!r}")
+
+    def output_size(self, height: int, width: int) -> tuple[int, int]:
+        """Height and width of the output map."""
+        lost = 0 if self.padding else self.patch - 1
+        return pooled_size(height - lost, self.subsampling), pooled_size(width - lost, self.subsampling)
+
+
+class KernelLayer(nn.Module):
+    """(B, c, H, W) -> (B, filters, H', W'), an ordinary module that trains inside any network with any optimiser.
+
+    `filters` (p, c, e, e) is used as filters / |filters|, so every value except zero is valid.
+
+    Example
+    -------
+    >>> layer = KernelLayer(3, LayerConfig(filters=16, patch=3, subsampling=2))
+    >>> layer(torch.rand(8, 3, 32, 32)).shape
+    torch.Size([8, 16, 16, 16])
+    """
+
+    def __init__(self, in_channels: int, config: LayerConfig) -> None:
+        super().__init__()
+        self.in_channels = in_channels
+        self.config = config
+        filters = torch.randn(config.filters, in_channels, config.patch, config.patch)
+        self.filters = nn.Parameter(filters / torch.linalg.vector_norm(filters, dim=(1, 2, 3), keepdim=True))
+        self.log_alpha: nn.Parameter | None = None
+        if isinstance(config.kernel, Exponential) and config.kernel.learnable:
+            self.log_alpha = nn.Parameter(torch.tensor(float(config.kernel.alpha)).log())
+        self._cached_for: tuple[Tensor, ...] = ()
+        self._cached_root = torch.empty(0)
+
+    @property
+    def kernel(self) -> Kernel:
+        """kappa, with the alpha learned so far."""
+        if self.log_alpha is None:
+            return self.config.kernel
+        # fp32 at least, so that a network in half precision keeps its alpha
+        log_alpha = self.log_alpha.to(torch.promote_types(self.log_alpha.dtype, torch.float32))
+        return replace(self.config.kernel, alpha=log_alpha.exp())  # pyright: ignore[reportArgumentType, reportCallIssue]
+
+    def gram(self) -> Tensor:
+        """kappa(Z'Z) + epsilon I, (p, p)."""
+        return filter_gram(unit_rows(self.filters), self.kernel, self.config.epsilon)
+
+    def cached_root(self) -> Tensor | None:
+        """A as last computed, if it may be used now: in eval mode, without gradients, the parameters unchanged."""
+        if self.training or torch.is_grad_enabled() or not self._cached_for:
+            return None
+        # By value: a version counter does not see assignments through `.data`.
+        same = all(
+            old.device == new.device and old.dtype == new.dtype and torch.equal(old, new)
+            for old, new in zip(self._cached_for, self.parameters(), strict=True)
+        )
+        return self._cached_root if same else None
+
+    def remember_root(self, root: Tensor) -> None:
+        """Keep A for `cached_root`, where it may be used again."""
+        if not (self.training or torch.is_grad_enabled()):
+            self._cached_for = tuple(parameter.detach().clone() for parameter in self.parameters())
+            self._cached_root = root
+
+    def inverse_root(self) -> Tensor:
+        """A = (kappa(Z'Z) + epsilon I)^(-1/2), (p, p)."""
+        root = self.cached_root()
+        if root is None:
+            root = inverse_square_root(self.gram(), self.config.inverse_root, self.config.gradient)
+            self.remember_root(root)
+        return root
+
+    def forward(self, maps: Tensor, root: Tensor | None = None) -> Tensor:
+        """The output map; `root` is A where a network has computed it for several layers at once."""
+        config = self.config
+        if maps.dim() != 4 or maps.shape[1] != self.in_channels:
+            raise ValueError(f"expected images of shape (B, {self.in_channels}, H, W), got {tuple(maps.shape)}")
+        A = self.inverse_root() if root is None else root  # (p, p)
+        Z = unit_rows(self.filters).view_as(self.filters)  # (p, c, e, e)
+        norms = patch_norms(maps, config.patch, config.padding)  # (B, 1, H', W')
+        projected = F.conv2d(pad_for_patches(maps, config.patch, config.padding), Z.to(maps.dtype))  # (B, p, H', W')
+        similarity = self.kernel(projected / (norms + config.norm_offset))
+        pooled = gaussian_pool(norms * similarity, config.subsampling)
+        # pooling is linear, so A may come after it, where there are fewer pixels
+        return F.conv2d(pooled, A[:, :, None, None].to(pooled.dtype)).to(maps.dtype)
+
+    def extra_repr(self) -> str:
+        config = self.config
+        kernel = ", ".join(f"{name}={value}" for name, value in kernels.to_dict(config.kernel).items() if name != "name")
+        text = f"{self.in_channels}, {config.filters}, patch={config.patch}, subsampling={config.subsampling:.4g}"
+        return text + f", padding={config.padding}, kernel={type(config.kernel).__name__}({kernel})"

@@ -1,0 +1,110 @@
+"""The convolutional kernel network: layers stacked, section 2 of the paper."""
+
+from collections import defaultdict
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from sckn import kernels
+from sckn.inverse_root import inverse_square_root
+from sckn.layer import KernelLayer, LayerConfig
+
+__all__ = ["CKN", "NetworkConfig"]
+
+
+@dataclass(frozen=True)
+class NetworkConfig:
+    """Channels of the images and the layers, first to last."""
+
+    in_channels: int
+    layers: tuple[LayerConfig, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "layers", tuple(self.layers))
+        if self.in_channels != int(self.in_channels) or self.in_channels < 1:
+            raise ValueError(f"in_channels must be a whole number of at least 1, got {self.in_channels}")
+        if not self.layers or not all(isinstance(layer, LayerConfig) for layer in self.layers):
+            raise ValueError(f"layers must be one or more LayerConfig, got {self.layers!r}")
+
+    def output_size(self, height: int, width: int) -> tuple[int, int]:
+        """Height and width of the last map, for images of this size."""
+        for layer in self.layers:
+            height, width = layer.output_size(height, width)
+        return height, width
+
+    def to_dict(self) -> dict[str, Any]:
+        """A form for TOML, JSON and checkpoints."""
+        return {
+            "in_channels": self.in_channels,
+            "layers": [{**asdict(layer), "kernel": kernels.to_dict(layer.kernel)} for layer in self.layers],
+        }
+
+    @classmethod
+    def from_dict(cls, fields: dict[str, Any]) -> Self:
+        """The config that `to_dict` described; settings left out have their defaults."""
+        try:
+            layers = [
+                LayerConfig(**{**layer, "kernel": kernels.from_dict(layer["kernel"])} if "kernel" in layer else layer)
+                for layer in fields["layers"]
+            ]
+            return cls(**{**fields, "layers": tuple(layers)})
+        except KeyError as error:
+            raise ValueError(f"the network's description lacks {error}") from None
+        except TypeError as error:
+            raise ValueError(f"the network's description has a setting that is not known here: {error}") from None
+
+
+class CKN(nn.Module):
+    """A convolutional kernel network: (B, c, H, W) -> (B, p, h, w).
+
+    The filters start at random; `fit_unsupervised` learns them from images, any optimiser from a loss.
+
+    Example
+    -------
+    >>> network = CKN(NetworkConfig(3, (LayerConfig(64, 3, subsampling=2), LayerConfig(256, 3, subsampling=6))))
+    >>> network(torch.rand(8, 3, 32, 32)).shape
+    torch.Size([8, 256, 3, 3])
+
+    References
+    ----------
+    Mairal, End-to-End Kernel Learning with Supervised Convolutional Kernel Networks, NIPS 2016.
+    """
+
+    def __init__(self, config: NetworkConfig) -> None:
+        super().__init__()
+        self.config = config
+        channels = [config.in_channels, *(layer.filters for layer in config.layers)]
+        self.layers = nn.ModuleList(KernelLayer(c, layer) for c, layer in zip(channels, config.layers, strict=False))
+
+    @property
+    def kernel_layers(self) -> list[KernelLayer]:
+        """The layers, first to last."""
+        return list(self.layers)  # pyright: ignore[reportReturnType]
+
+    def forward(self, images: Tensor) -> Tensor:
+        maps = images
+        for layer, root in zip(self.kernel_layers, self.inverse_roots(), strict=True):
+            maps = layer(maps, root)
+        return maps
+
+    def inverse_roots(self) -> list[Tensor]:
+        """A of each layer; those of one width that use matrix products are found together, in one batch."""
+        layers = self.kernel_layers
+        roots = [layer.cached_root() for layer in layers]
+        together: dict[tuple[object, ...], list[int]] = defaultdict(list)
+        for index, (layer, root) in enumerate(zip(layers, roots, strict=True)):
+            if root is None:
+                config = layer.config
+                # an eigendecomposition gains nothing from company
+                alone = index if config.inverse_root == "eigh" else None
+                together[config.filters, config.inverse_root, config.gradient, layer.filters.dtype, alone].append(index)
+        for indices in together.values():
+            config = layers[indices[0]].config
+            grams = torch.stack([layers[index].gram() for index in indices])  # (layers, p, p)
+            batch = inverse_square_root(grams, config.inverse_root, config.gradient)
+            for index, root in zip(indices, batch.unbind(), strict=True):
+                layers[index].remember_root(root)
+                roots[index] = root
+        return [root for root in roots if root is not None]

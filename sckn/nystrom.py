@@ -1,0 +1,78 @@
+"""Projection of patches onto F = Span(phi(z_1), ..., phi(z_p)) in the Hilbert space of a kernel: appendix A.
+
+Here patches are rows of a matrix and everything is written as the equations are; `KernelLayer` computes the same for
+all patches of a map at once, by convolutions.
+"""
+
+import torch
+from torch import Tensor
+
+from sckn.inverse_root import Gradient, InverseRoot, full_precision, inverse_square_root
+from sckn.kernels import Kernel
+
+__all__ = ["filter_gram", "projection_coefficients", "projection_residuals", "psi", "unit_rows"]
+
+
+def unit_rows(filters: Tensor) -> Tensor:
+    """Filters (p, ...) flattened to (p, d) and scaled to unit norm, in fp32 at least: the columns of Z."""
+    Z = filters.flatten(1).to(torch.promote_types(filters.dtype, torch.float32))
+    return Z / torch.linalg.vector_norm(Z, dim=1, keepdim=True)
+
+
+def filter_gram(Z: Tensor, kernel: Kernel, epsilon: float) -> Tensor:
+    """kappa(Z'Z) + epsilon I for unit rows Z (p, d)."""
+    with full_precision(Z.device):
+        return kernel(Z @ Z.T) + epsilon * torch.eye(len(Z), dtype=Z.dtype, device=Z.device)
+
+
+def psi(
+    patches: Tensor,
+    filters: Tensor,
+    kernel: Kernel,
+    *,
+    epsilon: float = 1e-3,
+    norm_offset: float = 1e-5,
+    inverse_root: InverseRoot = "eigh",
+    gradient: Gradient = "exact",
+) -> Tensor:
+    """psi(x) = |x| A kappa(Z'x / (|x| + offset)), equation (3): coordinates (n, p) of the projected patches (n, d)."""
+    Z = unit_rows(filters)
+    A = inverse_square_root(filter_gram(Z, kernel, epsilon), inverse_root, gradient)
+    norms = torch.linalg.vector_norm(patches, dim=1, keepdim=True)
+    return norms * kernel(patches @ Z.T / (norms + norm_offset)) @ A
+
+
+def projection_coefficients(patches: Tensor, filters: Tensor, kernel: Kernel, *, epsilon: float = 0.0) -> Tensor:
+    """alpha* (n, p) with f_x = sum_j alpha*_j phi(z_j) the projection of phi(x); patches (n, d) of any norm.
+
+    With epsilon > 0 the projection is regularised: alpha* minimises |phi(x) - sum_j alpha_j phi(z_j)|^2 + epsilon |alpha|^2
+    for a patch of unit norm.
+    """
+    Z = unit_rows(filters)
+    similarity, norms = _similarity(patches, Z, kernel)
+    coefficients, *_ = torch.linalg.lstsq(filter_gram(Z, kernel, epsilon), similarity.T, driver=_driver(Z))
+    return norms * coefficients.T
+
+
+def projection_residuals(patches: Tensor, filters: Tensor, kernel: Kernel, *, epsilon: float = 0.0) -> Tensor:
+    """K(x, x) - |psi(x)|^2 for each patch, (n,): what the projection loses.
+
+    At epsilon = 0 it is the squared distance |phi(x) - f_x|^2; otherwise the minimum of the regularised problem of
+    `projection_coefficients`. Either way it never rises when filters are added.
+    """
+    Z = unit_rows(filters)
+    similarity, norms = _similarity(patches, Z, kernel)
+    A = inverse_square_root(filter_gram(Z, kernel, epsilon))
+    return norms.flatten().square() * (1 - (similarity @ A).square().sum(dim=1))
+
+
+def _similarity(patches: Tensor, Z: Tensor, kernel: Kernel) -> tuple[Tensor, Tensor]:
+    """kappa(Z'x / |x|) and |x| for each patch; a zero patch is similar to nothing."""
+    norms = torch.linalg.vector_norm(patches, dim=1, keepdim=True)
+    present = norms > 0
+    return torch.where(present, kernel(patches @ Z.T / torch.where(present, norms, 1)), 0), norms
+
+
+def _driver(Z: Tensor) -> str | None:
+    """Equal filters make a singular system, which only this LAPACK routine solves; CUDA has no choice of routine."""
+    return "gelsd" if Z.device.type == "cpu" else None

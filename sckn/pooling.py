@@ -1,0 +1,52 @@
+"""Gaussian pooling by any real factor: the linear map P of equation (8), one small dense matrix for each axis.
+
+An output pixel is a weighted mean of input pixels (its weights sum to 1 inside the image), so that a constant map
+stays constant. A factor of exactly 1 means no pooling.
+"""
+
+import math
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+__all__ = ["gaussian_pool", "pooled_size", "pooling_matrix"]
+
+
+def pooled_size(size: int, factor: float) -> int:
+    """Pixels left of `size` after pooling by `factor`; at least one."""
+    return max(1, math.floor(size / factor + 0.5))
+
+
+def pooling_matrix(size: int, factor: float) -> Tensor:
+    """Weights (pooled_size, size), float64.
+
+    Pixel k sits at k + 1/2; output i is centred at (i + 1/2) size / pooled_size and sees exp(-distance^2 / 2 sigma^2)
+    with sigma = factor / sqrt(2), up to 3 sigma away.
+    """
+    if not (math.isfinite(factor) and factor >= 1):
+        raise ValueError(f"the subsampling factor must be at least 1, got {factor}")
+    if factor == 1:
+        return torch.eye(size, dtype=torch.float64)
+    pooled = pooled_size(size, factor)
+    sigma = factor / math.sqrt(2)
+    centres = (torch.arange(pooled, dtype=torch.float64) + 0.5) * (size / pooled)
+    distance = torch.arange(size, dtype=torch.float64) + 0.5 - centres[:, None]  # (pooled, size)
+    weights = torch.exp(-(distance**2) / (2 * sigma**2)) * (distance.abs() <= 3 * sigma)
+    return weights / weights.sum(dim=1, keepdim=True)
+
+
+@lru_cache(maxsize=256)
+def _cached_matrix(size: int, factor: float, dtype: torch.dtype, device: torch.device) -> Tensor:
+    with torch.inference_mode(False):  # a cached inference tensor could not be used in training later
+        return pooling_matrix(size, factor).to(device, dtype)
+
+
+def gaussian_pool(maps: Tensor, factor: float) -> Tensor:
+    """Pool (..., H, W) to (..., pooled H, pooled W)."""
+    if factor == 1:
+        return maps
+    height, width = maps.shape[-2:]
+    rows = _cached_matrix(height, factor, maps.dtype, maps.device)
+    columns = _cached_matrix(width, factor, maps.dtype, maps.device)
+    return rows @ (maps @ columns.T)
