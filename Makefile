@@ -10,10 +10,10 @@ demo: $(READY)
 	$(RUN)/sckn demo
 
 test: lint
-	$(RUN)/pytest
+	OMP_NUM_THREADS=1 $(RUN)/pytest -n 2
 
 test-all: lint
-	$(RUN)/pytest -m "not gpu"
+	OMP_NUM_THREADS=1 $(RUN)/pytest -n 2 -m "not gpu"
 
 lint: $(READY)
 	$(RUN)/ruff check .

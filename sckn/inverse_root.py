@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 __all__ = ["Gradient", "InverseRoot", "full_precision", "inverse_square_root"]
 
@@ -29,17 +30,21 @@ Gradient = Literal["exact", "paper"]
 # 1: 60 iterations reach beyond the condition numbers that float64 can express.
 MAX_ITERATIONS = 60
 
+# Below this residual the iteration is in its quadratic end: a rise from there on is rounding.
+NEAR = 0.1
+
 
 @contextmanager
 def full_precision(device: torch.device) -> Iterator[None]:
     """Neither autocast nor TF32: p x p matrices of condition 10^3 and more need every digit of fp32."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
+    matmul = torch.backends.cuda.matmul
+    before = matmul.fp32_precision  # the older switches read and write it too
+    matmul.fp32_precision = "ieee"
     try:
         with torch.autocast(device.type, enabled=False):
             yield
     finally:
-        torch.set_float32_matmul_precision(before)
+        matmul.fp32_precision = before
 
 
 def inverse_square_root(gram: Tensor, method: InverseRoot = "eigh", gradient: Gradient = "exact") -> Tensor:
@@ -70,8 +75,8 @@ class _ByEigenvectors(torch.autograd.Function):
         with full_precision(gram.device):
             eigenvalues, V = torch.linalg.eigh(gram)  # (..., p), (..., p, p)
             # Directions without weight (two equal filters at epsilon = 0) are left out: the pseudo-inverse still
-            # projects onto the span of the filters.
-            smallest = gram.shape[-1] * torch.finfo(gram.dtype).eps * eigenvalues[..., -1:]
+            # projects onto the span of the filters. The bound is tight, so that it stays below epsilon in wide layers.
+            smallest = 4 * torch.finfo(gram.dtype).eps * eigenvalues[..., -1:]
             inverse = torch.where(eigenvalues > smallest, eigenvalues.clamp_min(smallest).rsqrt(), 0)  # 1 / s
             root = (V * inverse.unsqueeze(-2)) @ V.mT
         ctx.save_for_backward(inverse, V)
@@ -79,7 +84,8 @@ class _ByEigenvectors(torch.autograd.Function):
         return root
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
         inverse, V = ctx.saved_tensors
         a, b = inverse.unsqueeze(-1), inverse.unsqueeze(-2)
         if ctx.gradient == "exact":
@@ -103,7 +109,8 @@ class _ByMatrixProducts(torch.autograd.Function):
         return A
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
         S, A = ctx.saved_tensors
         with full_precision(A.device):
             G = _symmetric(gradients[0])
@@ -152,15 +159,20 @@ def _until_converged(
     """Iterate while the residual falls. It falls quadratically at the end, so one step below the square root of the
     rounding error is the last that helps; where rounding stops it earlier, the first rise ends the iteration."""
     tolerance = torch.finfo(state[0].dtype).eps ** 0.5
+    if not all(bool(torch.isfinite(matrix).all()) for matrix in state):
+        raise ValueError("the kernel matrix of the filters holds NaN or infinity; check the filters and the images")
     last = torch.inf
     for _ in range(MAX_ITERATIONS):
         advanced, residual = step(state)
         size = float(residual.abs().amax())
-        if not size < torch.inf:
-            raise ValueError("the kernel matrix of the filters holds NaN or infinity; check the filters and the images")
-        if size >= last and size < 0.1:
+        if not size < torch.inf or (size >= last and size < NEAR):
             break
         state, last = advanced, size
         if size < tolerance:
             break
+    if last > NEAR:
+        raise ValueError(
+            "the kernel matrix of the filters is singular, which matrix products alone cannot invert; "
+            "set epsilon above 0 or inverse_root='eigh'"
+        )
     return state

@@ -7,7 +7,7 @@ The homogeneous kernel between patches, K(x, x') = |x| |x'| kappa(<x, x'> / |x| 
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -85,7 +85,7 @@ class Polynomial(Kernel):
     offset: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.degree != int(self.degree) or self.degree < 1:
+        if not isinstance(self.degree, int) or self.degree < 1:
             raise ValueError(f"the degree must be a whole number of at least 1, got {self.degree}")
         if not (math.isfinite(self.offset) and self.offset >= 0):
             raise ValueError(f"the offset must not be negative, got {self.offset}")
@@ -119,7 +119,7 @@ def from_inner_products(kernel: Kernel, inner: Tensor, x_norm: Tensor, y_norm: T
     """|x| |y| kappa(<x, y> / |x| |y|) from <x, y>, |x| and |y| of shapes that broadcast; 0 where x or y is 0."""
     norms = x_norm * y_norm
     present = norms > 0
-    cosine = inner / torch.where(present, norms, 1)
+    cosine = (inner / torch.where(present, norms, 1)).clamp(-1, 1)  # rounding may exceed Cauchy and Schwarz
     return torch.where(present, norms * kernel(cosine), 0)
 
 
@@ -128,12 +128,16 @@ _KERNELS: dict[str, type[Kernel]] = {kind.__name__: kind for kind in (Exponentia
 
 def to_dict(kernel: Kernel) -> dict[str, Any]:
     """A form for TOML and JSON: {"name": "Exponential", "alpha": 4.0, ...}."""
-    return {"name": type(kernel).__name__, **asdict(kernel)}  # pyright: ignore[reportArgumentType]
+    settings = {field.name: getattr(kernel, field.name) for field in fields(kernel)}  # pyright: ignore[reportArgumentType]
+    plain = {name: value.item() if isinstance(value, Tensor) else value for name, value in settings.items()}
+    return {"name": type(kernel).__name__, **plain}
 
 
-def from_dict(fields: dict[str, Any]) -> Kernel:
+def from_dict(description: dict[str, Any]) -> Kernel:
     """The kernel that `to_dict` described."""
-    arguments = dict(fields)
+    if not isinstance(description, dict):
+        raise ValueError(f'a kernel is described by a table such as {{name = "Linear"}}, got {description!r}')
+    arguments = dict(description)
     name = arguments.pop("name", None)
     if name not in _KERNELS:
         raise ValueError(f"unknown kernel {name!r}; expected one of {', '.join(_KERNELS)}")

@@ -14,7 +14,8 @@ __all__ = ["KMeans", "spherical_kmeans"]
 
 @dataclass(frozen=True)
 class KMeans:
-    """Centroids (k, d) of unit norm, the cluster of each row (n,), and the mean cosine seen at each iteration."""
+    """Centroids (k, d) of unit norm, the cluster of each row (n,), and the mean cosine at the start and after
+    each iteration."""
 
     centroids: Tensor
     clusters: Tensor
@@ -51,16 +52,16 @@ def spherical_kmeans(
     chunk = chunk or max(1024, 2**28 // count)
     if initial is None:
         initial = vectors[torch.randperm(rows, generator=generator)[:count].to(vectors.device)]
-    centroids, clusters, cosines = initial, None, []
+    centroids = initial
+    cosine, clusters = _assign(vectors, centroids, chunk)
+    cosines = [float(cosine.mean())]
     for _ in range(iterations):
-        cosine, nearest = _assign(vectors, centroids, chunk)
-        cosines.append(float(cosine.mean()))
-        if clusters is not None and torch.equal(nearest, clusters):
-            break
-        clusters = nearest
         centroids = _update(vectors, clusters, cosine, count, chunk)
-    if clusters is None:
-        clusters = _assign(vectors, centroids, chunk)[1]
+        before = clusters
+        cosine, clusters = _assign(vectors, centroids, chunk)
+        cosines.append(float(cosine.mean()))
+        if torch.equal(before, clusters):
+            break
     return KMeans(centroids, clusters, cosines)
 
 

@@ -1,20 +1,21 @@
-"""One layer of the network: patches -> kernel map projected on the filters' span -> pooling, equation (8)."""
+"""One layer of the network: patches -> kernel map projected on the filters' span -> pooling, equation (11)."""
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sckn import kernels
 from sckn.inverse_root import Gradient, InverseRoot, inverse_square_root
 from sckn.kernels import Exponential, Kernel
 from sckn.nystrom import filter_gram, unit_rows
-from sckn.patches import pad_for_patches, patch_norms
+from sckn.patches import check_patches_fit, pad_for_patches, patch_norms
 from sckn.pooling import gaussian_pool, pooled_size
 
-__all__ = ["KernelLayer", "LayerConfig"]
+__all__ = ["KernelLayer", "LayerConfig", "evaluating"]
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class LayerConfig:
 
     def __post_init__(self) -> None:
         for name in ("filters", "patch"):
-            if getattr(self, name) != int(getattr(self, name)) or getattr(self, name) < 1:
+            if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
                 raise ValueError(f"{name} must be a whole number of at least 1, got {getattr(self, name)}")
         if not (math.isfinite(self.subsampling) and self.subsampling >= 1):
             raise ValueError(f"subsampling must be a number of at least 1, got {self.subsampling}")
@@ -63,6 +64,7 @@ class LayerConfig:
     def output_size(self, height: int, width: int) -> tuple[int, int]:
         """Height and width of the output map."""
         lost = 0 if self.padding else self.patch - 1
+        check_patches_fit(height, width, self.patch, self.padding)
         return pooled_size(height - lost, self.subsampling), pooled_size(width - lost, self.subsampling)
 
 
@@ -137,13 +139,25 @@ class KernelLayer(nn.Module):
         Z = unit_rows(self.filters).view_as(self.filters)  # (p, c, e, e)
         norms = patch_norms(maps, config.patch, config.padding)  # (B, 1, H', W')
         projected = F.conv2d(pad_for_patches(maps, config.patch, config.padding), Z.to(maps.dtype))  # (B, p, H', W')
-        similarity = self.kernel(projected / (norms + config.norm_offset))
+        similarity = self.kernel(projected / torch.where(norms > 0, norms + config.norm_offset, 1))
         pooled = gaussian_pool(norms * similarity, config.subsampling)
         # pooling is linear, so A may come after it, where there are fewer pixels
         return F.conv2d(pooled, A[:, :, None, None].to(pooled.dtype)).to(maps.dtype)
 
     def extra_repr(self) -> str:
         config = self.config
-        kernel = ", ".join(f"{name}={value}" for name, value in kernels.to_dict(config.kernel).items() if name != "name")
         text = f"{self.in_channels}, {config.filters}, patch={config.patch}, subsampling={config.subsampling:.4g}"
-        return text + f", padding={config.padding}, kernel={type(config.kernel).__name__}({kernel})"
+        text += f", padding={config.padding}, kernel={config.kernel}, epsilon={config.epsilon}"
+        return text + f", norm_offset={config.norm_offset}, inverse_root={config.inverse_root}, gradient={config.gradient}"
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Eval mode, in which a layer computes its A once; afterwards each module is in the mode it was in."""
+    before = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, training in before:
+            part.training = training

@@ -99,7 +99,9 @@ class CKN(nn.Module):
                 config = layer.config
                 # an eigendecomposition gains nothing from company
                 alone = index if config.inverse_root == "eigh" else None
-                together[config.filters, config.inverse_root, config.gradient, layer.filters.dtype, alone].append(index)
+                together[
+                    config.filters, config.inverse_root, config.gradient, layer.filters.dtype, layer.filters.device, alone
+                ].append(index)
         for indices in together.values():
             config = layers[indices[0]].config
             grams = torch.stack([layers[index].gram() for index in indices])  # (layers, p, p)

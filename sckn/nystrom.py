@@ -39,7 +39,8 @@ def psi(
     Z = unit_rows(filters)
     A = inverse_square_root(filter_gram(Z, kernel, epsilon), inverse_root, gradient)
     norms = torch.linalg.vector_norm(patches, dim=1, keepdim=True)
-    return norms * kernel(patches @ Z.T / (norms + norm_offset)) @ A
+    divisor = torch.where(norms > 0, norms + norm_offset, 1)
+    return norms * kernel(patches @ Z.T / divisor) @ A
 
 
 def projection_coefficients(patches: Tensor, filters: Tensor, kernel: Kernel, *, epsilon: float = 0.0) -> Tensor:

@@ -16,15 +16,18 @@ __all__ = ["extract_patches", "pad_for_patches", "patch_norms", "sample_patches"
 NEAR_ZERO = 1e-3
 
 
+def check_patches_fit(height: int, width: int, patch: int, padding: bool) -> None:
+    """Refuse a map without a single patch."""
+    if min(height, width) < (1 if padding else patch):
+        advice = "give larger images" if padding else "give larger images or set padding=True"
+        raise ValueError(f"patches of side {patch} do not fit into a map of {height} x {width} pixels; {advice}")
+
+
 def pad_for_patches(maps: Tensor, patch: int, padding: bool) -> Tensor:
     """Zeros around (B, c, H, W), so that patches of side `patch` are as many as pixels. An even side looks ahead."""
+    height, width = maps.shape[-2:]
+    check_patches_fit(height, width, patch, padding)
     if not padding:
-        height, width = maps.shape[-2:]
-        if min(height, width) < patch:
-            raise ValueError(
-                f"patches of side {patch} do not fit into a map of {height} x {width} pixels without padding; "
-                f"give larger images or set padding=True"
-            )
         return maps
     before, after = (patch - 1) // 2, patch // 2
     return F.pad(maps, (before, after, before, after)) if patch > 1 else maps
@@ -36,12 +39,12 @@ def extract_patches(maps: Tensor, patch: int, padding: bool) -> Tensor:
 
 
 def patch_norms(maps: Tensor, patch: int, padding: bool) -> Tensor:
-    """Euclidean norm of each patch, (B, 1, H', W'), in fp32 at least, with a zero gradient at a zero patch."""
+    """Euclidean norm S of each patch, (B, 1, H', W'), in fp32 at least, with a zero gradient at a zero patch."""
     squares = maps.to(torch.promote_types(maps.dtype, torch.float32)).square().sum(dim=1, keepdim=True)
     squares = pad_for_patches(squares, patch, padding)
     if patch > 1:
         squares = F.avg_pool2d(squares, patch, stride=1, divisor_override=1)
-    present = squares > 0
+    present = squares != 0
     return torch.where(present, torch.where(present, squares, 1).sqrt(), 0)
 
 
@@ -60,6 +63,8 @@ def sample_patches(batches: Iterable[Tensor], patch: int, padding: bool, count: 
     for maps in batches:
         maps = maps.detach()
         norms = patch_norms(maps, patch, padding).flatten()  # (B H' W')
+        if not bool(torch.isfinite(norms).all()):
+            raise ValueError("the images hold NaN or infinity; clean them first")
         if sample is None or keys is None:
             sample = torch.empty(count, maps.shape[1] * patch * patch, dtype=norms.dtype, device=maps.device)
             keys = torch.full((count,), torch.inf, dtype=torch.float64, device=maps.device)  # inf: a free place

@@ -1,4 +1,4 @@
-"""Gaussian pooling by any real factor: the linear map P of equation (8), one small dense matrix for each axis.
+"""Gaussian pooling by any real factor: equation (4), the linear map P of equation (11), one small dense matrix for each axis.
 
 An output pixel is a weighted mean of input pixels (its weights sum to 1 inside the image), so that a constant map
 stays constant. A factor of exactly 1 means no pooling.
@@ -32,7 +32,8 @@ def pooling_matrix(size: int, factor: float) -> Tensor:
     sigma = factor / math.sqrt(2)
     centres = (torch.arange(pooled, dtype=torch.float64) + 0.5) * (size / pooled)
     distance = torch.arange(size, dtype=torch.float64) + 0.5 - centres[:, None]  # (pooled, size)
-    weights = torch.exp(-(distance**2) / (2 * sigma**2)) * (distance.abs() <= 3 * sigma)
+    # the margin keeps a pixel at exactly 3 sigma, whichever way its distance was rounded
+    weights = torch.exp(-(distance**2) / (2 * sigma**2)) * (distance.abs() <= 3 * sigma + 1e-9)
     return weights / weights.sum(dim=1, keepdim=True)
 
 

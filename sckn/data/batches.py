@@ -1,0 +1,78 @@
+"""One way to walk through any source of images in batches (B, c, H, W) of bounded size."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+__all__ = ["ImageSource", "image_batches"]
+
+# A tensor or array (n, c, H, W), also memory-mapped; the path of a .npy file with one; a data set with len() and [i]
+# that gives images (c, H, W), alone or first in a tuple; or an iterable of batches, alone or first in a tuple.
+ImageSource = Tensor | np.ndarray | str | Path | Iterable[Any]
+
+
+def image_batches(source: ImageSource, batch_size: int, device: torch.device | str = "cpu") -> Iterator[Tensor]:
+    """Batches of at most `batch_size` images on `device`: floating point as they come, bytes scaled to [0, 1].
+
+    Only one batch is held at a time, so memory does not grow with the data set.
+    """
+    for part in _pieces(source, batch_size):
+        images = _as_tensor(part)
+        if images.dim() != 4:
+            raise ValueError(f"expected a batch of images of shape (B, c, H, W), got {tuple(images.shape)}")
+        for piece in images.split(batch_size):
+            piece = piece.to(device)
+            piece = piece.float() / 255 if piece.dtype == torch.uint8 else piece
+            if not piece.is_floating_point():
+                raise ValueError(f"expected images in floating point or in bytes (uint8), got {piece.dtype}")
+            if not bool(torch.isfinite(piece).all()):
+                raise ValueError("the images hold NaN or infinity; clean them first")
+            yield piece
+
+
+def _pieces(source: ImageSource, batch_size: int) -> Iterator[Any]:
+    if isinstance(source, (str, Path)):
+        source = _open_array(Path(source))
+    if isinstance(source, (Tensor, np.ndarray)):
+        if source.ndim != 4:
+            raise ValueError(f"expected images of shape (n, c, H, W), got {tuple(source.shape)}")
+        for start in range(0, len(source), batch_size):
+            yield source[start : start + batch_size]
+    elif not isinstance(source, list | tuple) and hasattr(source, "__getitem__") and hasattr(source, "__len__"):
+        for start in range(0, len(source), batch_size):  # pyright: ignore[reportArgumentType]
+            stop = min(start + batch_size, len(source))  # pyright: ignore[reportArgumentType]
+            yield torch.stack([_as_tensor(_first(source[i])) for i in range(start, stop)])  # pyright: ignore[reportIndexIssue]
+    elif isinstance(source, Iterable):
+        for batch in source:
+            yield _first(batch)
+    else:
+        raise TypeError(
+            f"expected images as a tensor, an array, a .npy file, a data set or batches, got {type(source).__name__}"
+        )
+
+
+def _open_array(path: Path) -> np.ndarray:
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except FileNotFoundError:
+        raise ValueError(f"{path} does not exist; expected a .npy file of images (n, c, H, W)") from None
+    except (OSError, ValueError, EOFError) as error:
+        raise ValueError(f"{path} is not a complete .npy file of images (n, c, H, W): {error}") from None
+    return array
+
+
+def _first(item: Any) -> Any:
+    """The image of an (image, label) pair."""
+    return item[0] if isinstance(item, tuple | list) else item
+
+
+def _as_tensor(images: Any) -> Tensor:
+    if isinstance(images, Tensor):
+        return images
+    if isinstance(images, np.ndarray):
+        return torch.from_numpy(np.array(images))  # a copy: a memory map may be read-only
+    raise TypeError(f"expected images as tensors or arrays, got {type(images).__name__}")

@@ -1,0 +1,65 @@
+"""Committed results: one JSON file a figure, with all that is needed to get it again."""
+
+import hashlib
+import json
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import sckn
+from sckn.files import written_whole
+
+__all__ = ["code_version", "machine", "write_result"]
+
+
+def code_version() -> str:
+    """The version and a digest of the package's sources: it names the code also where there is no repository."""
+    package = Path(__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        digest.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return f"{sckn.__version__}, sources sha256:{digest.hexdigest()[:16]}"
+
+
+def machine() -> dict[str, Any]:
+    """What the figure was measured on."""
+    accelerator = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    return {
+        "accelerator": accelerator,
+        "processor": platform.machine(),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
+
+
+def write_result(
+    folder: Path,
+    *,
+    name: str,
+    dataset: str,
+    figures: dict[str, Any],
+    config: dict[str, Any],
+    seeds: list[int],
+    seconds: float,
+    command: str,
+) -> Path:
+    """Write `folder`/`name`.json: the figures beside config, seeds, code version, machine, seconds and command."""
+    content = {
+        "name": name,
+        "dataset": dataset,
+        **figures,
+        "config": config,
+        "seeds": seeds,
+        "code_version": code_version(),
+        "machine": machine(),
+        "seconds": round(seconds, 2),
+        "command": command,
+    }
+    path = Path(folder) / f"{name}.json"
+    with written_whole(path) as temporary:
+        temporary.write_text(json.dumps(content, indent=2) + "\n")
+    return path

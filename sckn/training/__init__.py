@@ -1,0 +1,1 @@
+"""How the filters are learned."""

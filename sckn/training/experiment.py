@@ -1,0 +1,209 @@
+"""An experiment in one TOML file: a network trained without labels, a linear model on its features, one result.
+
+lambda = 2^i/n is chosen on a part of the training set held out, then the linear model is fitted on all of it; the test
+set is looked at once, at the end.
+"""
+
+import tomllib
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from sckn.data.cifar10 import LabelledImages, read_cifar10
+from sckn.images import local_whitening
+from sckn.linear import fit_linear, one_vs_all
+from sckn.network import CKN, NetworkConfig
+from sckn.training.unsupervised import encode, fit_unsupervised
+
+__all__ = ["Experiment", "SeedReport", "run_experiment"]
+
+READERS: dict[str, Callable[[Path], tuple[LabelledImages, LabelledImages]]] = {"cifar10": read_cifar10}
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What a TOML file in experiments/ says.
+
+    Parameters
+    ----------
+    name: of the result. dataset: "cifar10". network: its layers.
+    seeds: one run each.
+    whitening: whiten each image locally first.
+    patches, iterations: of k-means, for each layer.
+    feature_norm: features are scaled by one number so that their mean norm is this, which gives lambda its meaning.
+    normalize_images: before that, scale the features of each image to unit norm.
+    lambda_exponents: i of the lambda = 2^i/n tried. validation: part of the training set held out for the choice.
+    tolerance: of the linear solver. batch_size: images encoded at a time.
+    precision: of convolutions and products on a GPU, "highest" (fp32) or "high" (TF32).
+    """
+
+    name: str
+    dataset: str
+    network: NetworkConfig
+    seeds: tuple[int, ...] = (0,)
+    whitening: bool = True
+    patches: int = 100_000
+    iterations: int = 20
+    feature_norm: float = 10.0
+    normalize_images: bool = False
+    lambda_exponents: tuple[int, ...] = tuple(range(-4, 5))
+    validation: float = 0.2
+    tolerance: float = 1e-3
+    batch_size: int = 256
+    precision: str = "high"
+
+    def __post_init__(self) -> None:
+        if self.dataset not in READERS:
+            raise ValueError(f"unknown data set {self.dataset!r}; expected one of {', '.join(READERS)}")
+        if not 0 < self.validation < 1:
+            raise ValueError(f"validation must be a part of the training set between 0 and 1, got {self.validation}")
+        if not self.seeds or not self.lambda_exponents:
+            raise ValueError("seeds and lambda_exponents must not be empty")
+        if self.precision not in ("highest", "high"):
+            raise ValueError(f"precision must be 'highest' or 'high', got {self.precision!r}")
+
+    @classmethod
+    def from_toml(cls, path: Path) -> Self:
+        """Read an experiment; a mistake in the file is named."""
+        try:
+            content = tomllib.loads(Path(path).read_text())
+        except OSError as error:
+            raise ValueError(f"{path} cannot be read ({error.strerror}); expected an experiment in TOML") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ValueError(f"{path} is not valid TOML: {error}") from None
+        known = {field.name for field in fields(cls)}
+        unknown, missing = sorted(set(content) - known), sorted({"name", "dataset", "network"} - set(content))
+        if unknown or missing:
+            problem = f"has unknown settings: {', '.join(unknown)}" if unknown else f"lacks {', '.join(missing)}"
+            raise ValueError(f"{path} {problem}; the settings are {', '.join(sorted(known))}")
+        content["network"] = NetworkConfig.from_dict(content["network"])
+        for name in ("seeds", "lambda_exponents"):
+            if name in content:
+                content[name] = tuple(content[name])
+        return cls(**content)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All settings, defaults included."""
+        return {**asdict(self), "network": self.network.to_dict()}
+
+
+@dataclass(frozen=True)
+class SeedReport:
+    """One run: errors in percent, seconds of each phase, peak memory of the accelerator in GiB if there is one."""
+
+    seed: int
+    test_error: float
+    train_error: float
+    validation_errors: dict[int, float]
+    lambda_exponent: int
+    seconds: dict[str, float]
+    peak_gib: float | None
+
+
+def run_experiment(experiment: Experiment, folder: Path, device: torch.device, *, test: bool = True) -> list[SeedReport]:
+    """Run every seed. With `test` False only the validation errors are found (the test error is NaN)."""
+    torch.set_float32_matmul_precision(experiment.precision)
+    torch.backends.cudnn.allow_tf32 = experiment.precision == "high"
+    started = perf_counter()
+    train, held_out = READERS[experiment.dataset](folder)
+    images, test_images = _prepared(experiment, train, device), _prepared(experiment, held_out, device) if test else None
+    prepared = perf_counter() - started
+    return [
+        _run_seed(experiment, seed, (images, train.labels), (test_images, held_out.labels), prepared)
+        for seed in tqdm(experiment.seeds, desc=experiment.name, unit="seed", disable=None)
+    ]
+
+
+def _prepared(experiment: Experiment, data: LabelledImages, device: torch.device) -> Tensor:
+    images = torch.from_numpy(data.images).to(device)
+    return local_whitening(images) if experiment.whitening else images.float() / 255
+
+
+def _run_seed(
+    experiment: Experiment,
+    seed: int,
+    train: tuple[Tensor, np.ndarray],
+    test: tuple[Tensor | None, np.ndarray],
+    prepared: float,
+) -> SeedReport:
+    images, device = train[0], train[0].device
+    clock = _Clock(device)
+    torch.manual_seed(seed)
+    # one shuffle at the start makes the held-out part a slice, so that features need not be copied
+    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
+    labels = torch.from_numpy(train[1])[order].to(device)
+    classes = int(train[1].max()) + 1
+
+    network = CKN(experiment.network).to(device)
+    fit_unsupervised(
+        network,
+        images,
+        patches=experiment.patches,
+        iterations=experiment.iterations,
+        batch_size=experiment.batch_size,
+        seed=seed,
+    )
+    clock.lap("k-means")
+    features, scale = _features(experiment, network, images[order.to(device)], None)
+    clock.lap("encoding")
+
+    kept = len(features) - round(experiment.validation * len(features))
+    targets = one_vs_all(labels, classes)
+    errors: dict[int, float] = {}
+    weights = None
+    for exponent in sorted(experiment.lambda_exponents, reverse=True):  # from strong to weak, each a start for the next
+        weights = fit_linear(
+            features[:kept], targets[:kept], 2.0**exponent / kept, initial=weights, tolerance=experiment.tolerance
+        ).weights
+        errors[exponent] = _error(features[kept:] @ weights, labels[kept:])
+    clock.lap("choice of lambda")
+
+    best = min(errors, key=lambda exponent: (errors[exponent], -exponent))
+    test_error = train_error = float("nan")
+    if test[0] is not None:
+        weights = fit_linear(
+            features, targets, 2.0**best / len(features), initial=weights, tolerance=experiment.tolerance
+        ).weights
+        train_error = _error(features @ weights, labels)
+        clock.lap("final fit")
+        test_features, _ = _features(experiment, network, test[0], scale)
+        test_error = _error(test_features @ weights, torch.from_numpy(test[1]).to(device))
+        clock.lap("test")
+    peak = torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else None
+    return SeedReport(seed, test_error, train_error, errors, best, {"preparation": prepared, **clock.seconds}, peak)
+
+
+def _features(experiment: Experiment, network: CKN, images: Tensor, scale: float | None) -> tuple[Tensor, float]:
+    """Features of all images and the number they were multiplied by (found here if None)."""
+    features = encode(network, images, batch_size=experiment.batch_size, progress=True)
+    if experiment.normalize_images:
+        features /= torch.linalg.vector_norm(features, dim=1, keepdim=True).clamp_min(1e-12)
+    if scale is None:
+        scale = experiment.feature_norm / float(torch.linalg.vector_norm(features, dim=1).mean())
+    return features.mul_(scale), scale
+
+
+def _error(scores: Tensor, labels: Tensor) -> float:
+    """Percent of samples whose largest score is not their class."""
+    return 100 * float((scores.argmax(1) != labels).float().mean())
+
+
+class _Clock:
+    """Seconds of each phase, the device's work included."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device, self.seconds = device, {}
+        self.last = perf_counter()
+
+    def lap(self, phase: str) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        now = perf_counter()
+        self.seconds[phase], self.last = round(now - self.last, 2), now

@@ -1,0 +1,89 @@
+"""Learning without labels, layer by layer: random patches, spherical k-means, centroids as filters (section 2)."""
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from sckn.data.batches import ImageSource, image_batches
+from sckn.kmeans import spherical_kmeans
+from sckn.layer import evaluating
+from sckn.network import CKN
+from sckn.patches import sample_patches
+
+__all__ = ["encode", "fit_unsupervised"]
+
+
+@torch.no_grad()
+def fit_unsupervised(
+    network: CKN,
+    images: ImageSource,
+    *,
+    patches: int = 100_000,
+    iterations: int = 20,
+    batch_size: int = 256,
+    seed: int = 0,
+    progress: bool = True,
+) -> CKN:
+    """Learn the filters of every layer from images, in place; the network is returned.
+
+    Parameters
+    ----------
+    network: on the device where the work is done.
+    images: (n, c, H, W) as a tensor or an array, the path of a .npy file, a data set, or an iterable of batches that can
+        be walked through once for each layer (a list or a DataLoader, not a generator).
+    patches: drawn at random from all images for each layer; at least as many as filters.
+    iterations: of k-means, at most.
+    batch_size: images encoded at a time.
+    seed: the same seed gives the same filters.
+    progress: show a bar, if standard error is a terminal.
+    """
+    if iter_once(images) and len(network.layers) > 1:
+        raise ValueError(
+            f"a generator can be walked through only once, but each of the {len(network.layers)} layers needs a pass; "
+            "give a list of batches, a DataLoader or an array"
+        )
+    generator = torch.Generator().manual_seed(seed)
+    parameter = next(network.parameters())
+    bar = tqdm(total=len(network.layers), desc="layers", unit="layer", disable=None if progress else True)
+    for depth, layer in enumerate(network.kernel_layers):
+        config = layer.config
+        bar.set_postfix_str(f"sampling {patches:,} patches")
+        batches = image_batches(images, batch_size, parameter.device)
+        maps = (_through(network, depth, batch.to(parameter.dtype)) for batch in batches)
+        with evaluating(network):
+            sample = sample_patches(maps, config.patch, config.padding, max(patches, config.filters), generator)
+        bar.set_postfix_str(f"k-means, {config.filters} filters")
+        centroids = spherical_kmeans(sample, config.filters, iterations=iterations, generator=generator).centroids
+        layer.filters.copy_(centroids.view_as(layer.filters))
+        bar.update()
+    bar.close()
+    return network
+
+
+def iter_once(source: ImageSource) -> bool:
+    """Whether the source is used up by one walk."""
+    return hasattr(source, "__next__")
+
+
+def _through(network: CKN, depth: int, images: Tensor) -> Tensor:
+    """The input map of layer `depth`."""
+    maps = images
+    for layer in network.kernel_layers[:depth]:
+        maps = layer(maps)
+    return maps
+
+
+@torch.no_grad()
+def encode(network: CKN, images: ImageSource, *, batch_size: int = 256, progress: bool = False) -> Tensor:
+    """The last maps of all images, flattened: (n, p h w), on the device of the network.
+
+    For a data set whose features do not fit there, walk through `image_batches` and encode each batch by itself.
+    """
+    parameter = next(network.parameters())
+    batches = image_batches(images, batch_size, parameter.device)
+    bar = tqdm(batches, desc="encoding", unit="batch", disable=None if progress else True)
+    with evaluating(network):
+        features = [network(batch.to(parameter.dtype)).flatten(1) for batch in bar]
+    if not features:
+        raise ValueError("there are no images to encode: the data set is empty")
+    return torch.cat(features)

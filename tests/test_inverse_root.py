@@ -1,0 +1,271 @@
+"""K^(-1/2) and its gradient, against scipy and central differences, by both methods."""
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import torch
+from scipy.linalg import fractional_matrix_power, solve_continuous_lyapunov, sqrtm
+from torch import Tensor
+
+from sckn.inverse_root import InverseRoot, full_precision, inverse_square_root, lyapunov, newton_schulz
+
+METHODS: list[InverseRoot] = ["eigh", "newton_schulz"]
+by_both_methods = pytest.mark.parametrize("method", METHODS)
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+
+
+def matrix_with(eigenvalues: Tensor) -> Tensor:
+    """A symmetric matrix in a random basis."""
+    Q, _ = torch.linalg.qr(torch.randn(len(eigenvalues), len(eigenvalues), dtype=torch.float64))
+    matrix = Q @ torch.diag(eigenvalues) @ Q.T
+    return (matrix + matrix.T) / 2
+
+
+def matrix_of_condition(size: int, condition: float) -> Tensor:
+    """Eigenvalues spread evenly on a logarithmic scale, up to 10 as in a real layer."""
+    return matrix_with(10 * torch.logspace(-math.log10(condition), 0, size, dtype=torch.float64))
+
+
+def value_and_gradient(gram: Tensor, G: Tensor, method: InverseRoot) -> tuple[Tensor, Tensor]:
+    gram = gram.detach().clone().requires_grad_()
+    root = inverse_square_root(gram, method)
+    (gradient,) = torch.autograd.grad(root, gram, G)
+    return root.detach(), gradient
+
+
+def relative_error(value: Tensor, expected: Tensor) -> float:
+    return float((value.double().cpu() - expected).norm() / expected.norm())
+
+
+def symmetric_differences(function: Callable[[Tensor], Tensor], gram: Tensor, h: float) -> Tensor:
+    """The gradient in the space of symmetric matrices, by central differences."""
+    gradient = torch.zeros_like(gram)
+    for i in range(len(gram)):
+        for j in range(i + 1):
+            step = torch.zeros_like(gram)
+            step[i, j] += h / 2  # <gradient, step> = h gradient_ij both on and off the diagonal
+            step[j, i] += h / 2
+            gradient[i, j] = gradient[j, i] = (function(gram + step) - function(gram - step)) / (2 * h)
+    return gradient
+
+
+@by_both_methods
+def test_value_agrees_with_scipy(method: InverseRoot) -> None:
+    gram = matrix_of_condition(12, 1e3)
+    root = inverse_square_root(gram, method).numpy()
+    np.testing.assert_allclose(root, fractional_matrix_power(gram.numpy(), -0.5), rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(root, np.linalg.inv(sqrtm(gram.numpy())), rtol=1e-10, atol=1e-10)
+
+
+@by_both_methods
+@pytest.mark.parametrize(
+    "eigenvalues",
+    [[1.0, 1.0, 1.0, 1.0], [2.0, 0.5, 0.5, 0.5], [3.0, 3.0, 0.1, 0.1], [5.0, 1.0, 0.3, 0.05]],
+    ids=["identity", "triple", "two pairs", "distinct"],
+)
+def test_gradient_agrees_with_central_differences(method: InverseRoot, eigenvalues: list[float]) -> None:
+    """Where eigenvalues coincide, differentiating an eigendecomposition would give NaN."""
+    gram = matrix_with(torch.tensor(eigenvalues, dtype=torch.float64))
+    G = torch.randn_like(gram)
+    _, gradient = value_and_gradient(gram, G, method)
+    expected = symmetric_differences(lambda K: (inverse_square_root(K, method) * G).sum(), gram, h=1e-5)
+    torch.testing.assert_close((gradient + gradient.T) / 2, expected, rtol=1e-7, atol=1e-7)
+
+
+@by_both_methods
+def test_gradient_of_exactly_the_identity(method: InverseRoot) -> None:
+    """At I, Delta A = -Delta K / 2."""
+    G = torch.randn(5, 5, dtype=torch.float64)
+    root, gradient = value_and_gradient(torch.eye(5, dtype=torch.float64), G, method)
+    torch.testing.assert_close(root, torch.eye(5, dtype=torch.float64), rtol=1e-14, atol=1e-14)
+    torch.testing.assert_close(gradient, -(G + G.T) / 4, rtol=1e-13, atol=1e-13)
+
+
+@by_both_methods
+def test_a_paper_gradient_is_the_printed_formula(method: InverseRoot) -> None:
+    gram = matrix_of_condition(8, 1e2)
+    G = torch.randn_like(gram)
+    leaf = gram.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(inverse_square_root(leaf, method, gradient="paper"), leaf, G)
+    A32 = torch.from_numpy(fractional_matrix_power(gram.numpy(), -0.75))  # A^(3/2) = K^(-3/4)
+    torch.testing.assert_close(gradient, -A32 @ (G + G.T) @ A32 / 4, rtol=1e-9, atol=1e-9)
+
+
+@by_both_methods
+def test_the_paper_gradient_is_right_only_where_everything_commutes(method: InverseRoot) -> None:
+    gram = matrix_of_condition(8, 1e2)
+    for G, commutes in ((gram @ gram, True), (torch.randn_like(gram), False)):
+        leaf = gram.clone().requires_grad_()
+        (paper,) = torch.autograd.grad(inverse_square_root(leaf, method, gradient="paper"), leaf, G)
+        (exact,) = torch.autograd.grad(inverse_square_root(leaf, method), leaf, G)
+        assert torch.allclose(paper, exact, rtol=1e-8, atol=1e-8) == commutes
+
+
+@by_both_methods
+@pytest.mark.parametrize("size", [16, 128])
+def test_single_precision_at_condition_1e3(method: InverseRoot, size: int) -> None:
+    gram = matrix_of_condition(size, 1e3)
+    G = torch.randn_like(gram)
+    expected_root, expected_gradient = value_and_gradient(gram, G, "eigh")
+    root, gradient = value_and_gradient(gram.float(), G.float(), method)
+    assert relative_error(root, expected_root) < 1e-3
+    assert relative_error(gradient, expected_gradient) < 1e-3
+
+
+@by_both_methods
+def test_single_precision_keeps_the_directions_that_epsilon_holds_up(method: InverseRoot) -> None:
+    """As in a wide layer with some equal filters: largest eigenvalue about 100, smallest epsilon = 1e-3.
+
+    Float32 knows these to some 1e-5, a hundredth of epsilon, so they may not be taken for zero.
+    """
+    gram = matrix_with(torch.cat([torch.full((8,), 1e-3), torch.linspace(0.3, 3, 119), torch.tensor([100.0])]).double())
+    assert relative_error(inverse_square_root(gram.float(), method), inverse_square_root(gram)) < 1e-2
+
+
+def test_the_methods_agree_in_double_precision_at_condition_1e5() -> None:
+    gram = matrix_of_condition(48, 1e5)
+    G = torch.randn_like(gram)
+    (root, gradient), (other_root, other_gradient) = (value_and_gradient(gram, G, method) for method in METHODS)
+    assert relative_error(other_root, root) < 1e-8
+    assert relative_error(other_gradient, gradient) < 1e-8
+
+
+@by_both_methods
+def test_a_batch_is_its_matrices_one_by_one(method: InverseRoot) -> None:
+    """Also where they need different numbers of iterations."""
+    grams = torch.stack([matrix_of_condition(10, condition) for condition in (1.5, 1e2, 1e4, 1e1)]).reshape(2, 2, 10, 10)
+    G = torch.randn_like(grams)
+    roots, gradients = value_and_gradient(grams, G, method)
+    for i in range(2):
+        for j in range(2):
+            root, gradient = value_and_gradient(grams[i, j], G[i, j], method)
+            assert relative_error(roots[i, j], root) < 1e-11
+            assert relative_error(gradients[i, j], gradient) < 1e-11
+
+
+def test_newton_schulz_gives_the_root_too() -> None:
+    gram = matrix_of_condition(12, 1e3)
+    root, inverse = newton_schulz(gram)
+    np.testing.assert_allclose(root.numpy(), sqrtm(gram.numpy()), rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose((root @ inverse).numpy(), np.eye(12), atol=1e-10)
+
+
+def test_lyapunov_agrees_with_scipy() -> None:
+    S = matrix_of_condition(12, 1e2)
+    G = torch.randn_like(S)
+    G = G + G.T
+    np.testing.assert_allclose(lyapunov(S, G).numpy(), solve_continuous_lyapunov(S.numpy(), G.numpy()), rtol=1e-9, atol=1e-9)
+
+
+@by_both_methods
+def test_a_matrix_of_one_number(method: InverseRoot) -> None:
+    root, gradient = value_and_gradient(torch.tensor([[4.0]]), torch.tensor([[1.0]]), method)
+    assert float(root) == pytest.approx(0.5)
+    assert float(gradient) == pytest.approx(-1 / 16)
+
+
+def test_a_singular_matrix_gives_the_pseudo_inverse_root() -> None:
+    gram = matrix_with(torch.tensor([3.0, 1.0, 0.2, 0.0, 0.0], dtype=torch.float64))
+    root = inverse_square_root(gram, "eigh")
+    np.testing.assert_allclose((root @ root).numpy(), np.linalg.pinv(gram.numpy(), rcond=1e-10), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_singular_matrix_is_refused_by_matrix_products(dtype: torch.dtype) -> None:
+    """They have no pseudo-inverse to offer: better an error that says so than numbers of size 1e10."""
+    gram = matrix_with(torch.tensor([3.0, 1.0, 0.2, 0.0, 0.0], dtype=torch.float64)).to(dtype)
+    with pytest.raises(ValueError, match=r"singular|converge"):
+        inverse_square_root(gram, "newton_schulz")
+
+
+@by_both_methods
+def test_a_second_derivative_is_refused(method: InverseRoot) -> None:
+    """The backward formulas are not differentiable themselves; silently they would count as constant."""
+    gram = matrix_of_condition(4, 10).requires_grad_()
+    (gradient,) = torch.autograd.grad(inverse_square_root(gram, method).square().sum(), gram, create_graph=True)
+    with pytest.raises(RuntimeError, match="twice"):
+        gradient.sum().backward()
+
+
+def test_nan_is_refused() -> None:
+    with pytest.raises(ValueError, match="NaN"):
+        inverse_square_root(torch.full((3, 3), torch.nan), "newton_schulz")
+
+
+def test_unknown_options_are_refused() -> None:
+    with pytest.raises(ValueError, match="cholesky"):
+        inverse_square_root(torch.eye(2), "cholesky")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match="detached"):
+        inverse_square_root(torch.eye(2), gradient="detached")  # pyright: ignore[reportArgumentType]
+
+
+@by_both_methods
+def test_autocast_does_not_reach_inside(method: InverseRoot) -> None:
+    gram = matrix_of_condition(16, 1e3).float()
+    G = torch.randn_like(gram)
+    expected = value_and_gradient(gram, G, method)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        root, gradient = value_and_gradient(gram, G, method)
+    assert root.dtype == gradient.dtype == torch.float32
+    torch.testing.assert_close((root, gradient), expected, rtol=0, atol=0)
+
+
+@contextmanager
+def tf32_on_for_every_product(switch: str) -> Iterator[None]:
+    """The three switches a user may have thrown: the process-wide function, the old flag, the new one."""
+    matmul = torch.backends.cuda.matmul
+    before = matmul.fp32_precision
+    try:
+        if switch == "set_float32_matmul_precision":
+            torch.set_float32_matmul_precision("high")
+        elif switch == "allow_tf32":
+            matmul.allow_tf32 = True
+        else:
+            matmul.fp32_precision = "tf32"
+        yield
+    finally:
+        matmul.fp32_precision = before
+        torch.set_float32_matmul_precision("highest")
+
+
+every_tf32_switch = pytest.mark.parametrize("switch", ["set_float32_matmul_precision", "allow_tf32", "fp32_precision"])
+
+
+@every_tf32_switch
+def test_tf32_is_off_inside_and_as_before_outside(switch: str) -> None:
+    matmul = torch.backends.cuda.matmul
+    with tf32_on_for_every_product(switch):
+        assert matmul.fp32_precision == "tf32"
+        with full_precision(torch.device("cpu")):
+            assert matmul.fp32_precision != "tf32"
+        assert matmul.fp32_precision == "tf32"
+
+
+@pytest.mark.gpu
+@needs_cuda
+@by_both_methods
+@every_tf32_switch
+def test_tf32_does_not_cost_precision(method: InverseRoot, switch: str) -> None:
+    gram = matrix_of_condition(128, 1e3)
+    G = torch.randn_like(gram)
+    expected_root, expected_gradient = value_and_gradient(gram, G, "eigh")
+    with tf32_on_for_every_product(switch):
+        root, gradient = value_and_gradient(gram.float().cuda(), G.float().cuda(), method)
+    # TF32 products are only right to 1e-3 each, and condition 1e3 multiplies that
+    assert relative_error(root, expected_root) < 1e-4
+    assert relative_error(gradient, expected_gradient) < 1e-3
+
+
+@pytest.mark.gpu
+@needs_cuda
+@by_both_methods
+def test_cuda_agrees_with_the_cpu(method: InverseRoot) -> None:
+    grams = torch.stack([matrix_of_condition(64, condition) for condition in (1e1, 1e3)])
+    G = torch.randn_like(grams)
+    on_cpu = value_and_gradient(grams, G, method)
+    on_cuda = value_and_gradient(grams.cuda(), G.cuda(), method)
+    for value, expected in zip(on_cuda, on_cpu, strict=True):
+        assert relative_error(value, expected) < 1e-9

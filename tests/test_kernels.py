@@ -1,0 +1,172 @@
+"""kappa: the functions themselves, their derivatives, positive definiteness, settings."""
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.integrate import quad
+from sklearn.metrics.pairwise import linear_kernel, polynomial_kernel, rbf_kernel
+
+from sckn.kernels import ArcCosine, Exponential, Kernel, Linear, Polynomial, from_dict, homogeneous, to_dict
+from sckn.layer import KernelLayer, LayerConfig
+
+KERNELS = [
+    Exponential(4.0),
+    Exponential(0.7),
+    ArcCosine(),
+    Polynomial(2, 1.0),
+    Polynomial(3, 0.0),
+    Polynomial(1, 0.5),
+    Linear(),
+]
+every_kernel = pytest.mark.parametrize("kernel", KERNELS, ids=repr)
+
+
+def unit_vectors(count: int, dimension: int) -> torch.Tensor:
+    vectors = torch.randn(count, dimension, dtype=torch.float64)
+    return vectors / vectors.norm(dim=1, keepdim=True)
+
+
+@pytest.mark.parametrize("alpha", [0.5, 4.0])
+def test_exponential_is_the_gaussian_kernel_on_the_sphere(alpha: float) -> None:
+    y = unit_vectors(20, 5)
+    torch.testing.assert_close(
+        Exponential(alpha)(y @ y.T), torch.from_numpy(rbf_kernel(y.numpy(), gamma=alpha / 2)), rtol=1e-13, atol=1e-13
+    )
+
+
+@pytest.mark.parametrize("angle", np.linspace(0, math.pi, 9))
+def test_arc_cosine_is_the_expected_product_of_two_rectified_responses(angle: float) -> None:
+    """2 E[max(0, <w, y>) max(0, <w, y'>)] for Gaussian w; in polar coordinates only the angle is left to integrate."""
+    both_positive = (angle - math.pi / 2, math.pi / 2)
+    expected, _ = quad(lambda theta: 2 / math.pi * math.cos(theta) * math.cos(theta - angle), *both_positive)
+    u = torch.tensor(math.cos(angle), dtype=torch.float64)
+    assert float(ArcCosine()(u)) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize(("degree", "offset"), [(1, 0.5), (2, 1.0), (3, 0.0)])
+def test_polynomial_is_the_usual_one_scaled_to_1(degree: int, offset: float) -> None:
+    y = unit_vectors(20, 5)
+    usual = polynomial_kernel(y.numpy(), degree=degree, gamma=1, coef0=offset)  # pyright: ignore[reportArgumentType]
+    torch.testing.assert_close(Polynomial(degree, offset)(y @ y.T), torch.from_numpy(usual) / (1 + offset) ** degree)
+
+
+def test_linear_is_the_inner_product() -> None:
+    y = unit_vectors(20, 5)
+    torch.testing.assert_close(Linear()(y @ y.T), torch.from_numpy(linear_kernel(y.numpy())))
+
+
+@every_kernel
+def test_kappa_of_1_is_1(kernel: Kernel) -> None:
+    assert float(kernel(torch.tensor(1.0, dtype=torch.float64))) == 1
+
+
+@every_kernel
+def test_derivative_agrees_with_central_differences(kernel: Kernel) -> None:
+    u = torch.linspace(-0.95, 0.95, 39, dtype=torch.float64)
+    h = 1e-6
+    torch.testing.assert_close(kernel.derivative(u), (kernel(u + h) - kernel(u - h)) / (2 * h), rtol=1e-8, atol=1e-9)
+
+
+@every_kernel
+def test_derivative_agrees_with_autograd_ends_included(kernel: Kernel) -> None:
+    u = torch.linspace(-1, 1, 41, dtype=torch.float64, requires_grad=True)
+    (gradient,) = torch.autograd.grad(kernel(u).sum(), u)
+    torch.testing.assert_close(gradient, kernel.derivative(u.detach()), rtol=1e-14, atol=1e-14)
+
+
+@every_kernel
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rounding_beyond_the_ends_changes_almost_nothing(kernel: Kernel, dtype: torch.dtype) -> None:
+    ends = torch.tensor([-1, 1], dtype=dtype)
+    beyond = (ends * (1 + 4 * torch.finfo(dtype).eps)).requires_grad_()
+    assert bool((beyond.detach().abs() > 1).all())
+    value = kernel(beyond)
+    (gradient,) = torch.autograd.grad(value.sum(), beyond)
+    small = 100 * torch.finfo(dtype).eps
+    torch.testing.assert_close(value.detach(), kernel(ends), rtol=small, atol=small)
+    torch.testing.assert_close(gradient, kernel.derivative(ends), rtol=small, atol=small)
+
+
+@every_kernel
+def test_gram_matrices_are_positive_semidefinite(kernel: Kernel) -> None:
+    y = unit_vectors(60, 4)
+    y[-5:] = y[:5]  # equal points: the matrix is singular, yet must not become indefinite
+    y[-10:-5] = -y[:5]
+    assert float(torch.linalg.eigvalsh(kernel(y @ y.T)).min()) >= -1e-12
+
+
+@every_kernel
+def test_homogeneous_kernel_is_its_definition_and_zero_at_zero(kernel: Kernel) -> None:
+    x, y = torch.randn(4, 3, dtype=torch.float64), torch.randn(5, 3, dtype=torch.float64)
+    x[1], y[2] = 0, 0
+    expected = torch.zeros(4, 5, dtype=torch.float64)
+    for i in range(4):
+        for j in range(5):
+            norms = x[i].norm() * y[j].norm()
+            if norms > 0:
+                expected[i, j] = norms * kernel(x[i] @ y[j] / norms)
+    values = homogeneous(kernel, x, y)
+    torch.testing.assert_close(values, expected, rtol=1e-13, atol=1e-13)
+    assert bool((values[1] == 0).all())
+    assert bool((values[:, 2] == 0).all())
+
+
+@every_kernel
+def test_homogeneous_kernel_has_a_finite_gradient_at_zero(kernel: Kernel) -> None:
+    x = torch.randn(3, 4, dtype=torch.float64)
+    x[0] = 0
+    x.requires_grad_()
+    (gradient,) = torch.autograd.grad(homogeneous(kernel, x, x).sum(), x)
+    assert bool(torch.isfinite(gradient).all())
+    assert bool((gradient[0] == 0).all())
+    assert bool((gradient[1:] != 0).all())
+
+
+@every_kernel
+def test_homogeneous_kernel_scales_with_each_argument(kernel: Kernel) -> None:
+    x, y = torch.randn(4, 3, dtype=torch.float64), torch.randn(5, 3, dtype=torch.float64)
+    torch.testing.assert_close(homogeneous(kernel, 3 * x, 0.5 * y), 1.5 * homogeneous(kernel, x, y), rtol=1e-13, atol=1e-13)
+    torch.testing.assert_close(homogeneous(kernel, x, x).diagonal(), x.square().sum(dim=1), rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("alpha", [0.0, -1.0, math.nan, math.inf])
+def test_exponential_needs_a_positive_alpha(alpha: float) -> None:
+    with pytest.raises(ValueError, match="alpha"):
+        Exponential(alpha)
+
+
+@pytest.mark.parametrize("degree", [0, -2, 1.5, math.inf, math.nan])
+def test_polynomial_needs_a_whole_degree(degree: Any) -> None:
+    with pytest.raises(ValueError, match="degree"):
+        Polynomial(degree)
+
+
+@pytest.mark.parametrize("offset", [-0.1, math.nan, math.inf])
+def test_polynomial_needs_an_offset_that_is_not_negative(offset: float) -> None:
+    with pytest.raises(ValueError, match="offset"):
+        Polynomial(2, offset)
+
+
+@pytest.mark.parametrize("kernel", [*KERNELS, Exponential(2.0, learnable=True)], ids=repr)
+def test_description_survives_json(kernel: Kernel) -> None:
+    assert from_dict(json.loads(json.dumps(to_dict(kernel)))) == kernel
+
+
+def test_a_learned_kernel_can_be_described() -> None:
+    layer = KernelLayer(1, LayerConfig(filters=2, patch=3, kernel=Exponential(3.0, learnable=True)))
+    described = from_dict(json.loads(json.dumps(to_dict(layer.kernel))))
+    assert isinstance(described, Exponential)
+    assert float(described.alpha) == pytest.approx(3.0, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"name": "Sigmoid"}, {"name": "Linear", "slope": 2.0}, {"name": "Exponential", "alpha": -1.0}],
+)
+def test_unknown_descriptions_are_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"kernel|alpha"):
+        from_dict(fields)
