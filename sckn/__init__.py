@@ -1,3 +1,35 @@
 """Supervised convolutional kernel networks (Mairal, 2016) on PyTorch."""
 
+from sckn import kernels
+from sckn.checkpoint import CheckpointError, load, save
+from sckn.estimators import CKNClassifier, CKNTransformer
+from sckn.gram import ImageKernel, exact_kernel_matrix, exact_layer_kernel, kernel_matrix
+from sckn.images import local_whitening
+from sckn.layer import KernelLayer, LayerConfig
+from sckn.network import CKN, NetworkConfig
+from sckn.nystrom import projection_coefficients, projection_residuals
+from sckn.training.unsupervised import encode, fit_unsupervised
+
 __version__ = "0.1.0.dev0"
+
+__all__ = [
+    "CKN",
+    "CKNClassifier",
+    "CKNTransformer",
+    "CheckpointError",
+    "ImageKernel",
+    "KernelLayer",
+    "LayerConfig",
+    "NetworkConfig",
+    "encode",
+    "exact_kernel_matrix",
+    "exact_layer_kernel",
+    "fit_unsupervised",
+    "kernel_matrix",
+    "kernels",
+    "load",
+    "local_whitening",
+    "projection_coefficients",
+    "projection_residuals",
+    "save",
+]

@@ -12,24 +12,28 @@ RANK_TOLERANCE = 1e-6
 CONSTANT_TOLERANCE = 1e-10
 
 
-def local_whitening(images: Tensor, patch: int = 3, batch_size: int = 2048) -> Tensor:
+@torch.no_grad()
+def local_whitening(images: Tensor, patch: int = 3, power: float = 0.25, batch_size: int = 2048) -> Tensor:
     """Flatten the local spectrum of each image (n, c, H, W), after Paulin et al. (2015); needs no statistics of a data set.
 
     Of the patches of one image each loses its mean in every channel, then their common mean; with X the matrix left,
-    they are multiplied by (X X')^(-1/4) and put back, averaged where they overlap. A constant image gives zeros.
+    they are multiplied by (X X')^(-power) and put back, averaged where they overlap. A constant image gives zeros.
+    The power of the paper is 1/4; 1/2 would make every direction equally strong.
     Computed in float64 on the device of the images; the result has their floating-point type (bytes give float32).
     """
     if images.dim() != 4 or min(images.shape[2:]) < patch:
         raise ValueError(f"expected images (n, c, H, W) of at least {patch} x {patch} pixels, got {tuple(images.shape)}")
     dtype = images.dtype if images.is_floating_point() else torch.float32
     whitened = torch.empty(images.shape, dtype=dtype, device=images.device)
+    if len(images) == 0:
+        return whitened
     for part, out in zip(images.split(batch_size), whitened.split(batch_size), strict=True):
         scale = 255 if part.dtype == torch.uint8 else 1
-        out.copy_(_whiten(part.double() / scale, patch))
+        out.copy_(_whiten(part.double() / scale, patch, power))
     return whitened
 
 
-def _whiten(images: Tensor, patch: int) -> Tensor:
+def _whiten(images: Tensor, patch: int, power: float) -> Tensor:
     batch, channels, height, width = images.shape
     X = F.unfold(images, patch)  # (B, c e^2, L)
     energy = X.square().sum(dim=(1, 2))[:, None]  # (B, 1)
@@ -38,7 +42,7 @@ def _whiten(images: Tensor, patch: int) -> Tensor:
     X = X - X.mean(dim=2, keepdim=True)
     eigenvalues, U = torch.linalg.eigh(X @ X.mT)  # (B, c e^2): squares of the singular values of X, ascending
     kept = (eigenvalues > RANK_TOLERANCE**2 * eigenvalues[:, -1:]) & (eigenvalues > CONSTANT_TOLERANCE**2 * energy)
-    power = torch.where(kept, torch.where(kept, eigenvalues, 1) ** -0.25, 0)
-    X = (U * power[:, None, :]) @ (U.mT @ X)
+    gain = torch.where(kept, torch.where(kept, eigenvalues, 1) ** -power, 0)
+    X = (U * gain[:, None, :]) @ (U.mT @ X)
     overlap = F.fold(F.unfold(torch.ones_like(images[:1]), patch), (height, width), patch)
     return F.fold(X, (height, width), patch) / overlap

@@ -28,6 +28,13 @@ class Kernel(ABC):
         """kappa'(u)."""
 
 
+def whole_number(name: str, value: Any) -> int:
+    """A setting that counts something, as an int: numpy's integers are welcome, 2.0 and True are not."""
+    if isinstance(value, bool) or not hasattr(value, "__index__") or value < 1:
+        raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
+    return int(value)
+
+
 @dataclass(frozen=True)
 class Exponential(Kernel):
     """kappa(u) = exp(alpha (u - 1)), a Gaussian kernel of the distance on the sphere: equation (2).
@@ -85,8 +92,7 @@ class Polynomial(Kernel):
     offset: float = 1.0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.degree, int) or self.degree < 1:
-            raise ValueError(f"the degree must be a whole number of at least 1, got {self.degree}")
+        object.__setattr__(self, "degree", whole_number("degree", self.degree))
         if not (math.isfinite(self.offset) and self.offset >= 0):
             raise ValueError(f"the offset must not be negative, got {self.offset}")
 

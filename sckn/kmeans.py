@@ -4,6 +4,7 @@ Deterministic under a seed on any device, in chunks, so that memory beyond the d
 similarities: 10^6 patches of dimension 9,216 with 16,384 centroids fit on one GPU.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -45,16 +46,16 @@ def spherical_kmeans(
     rows = len(vectors)
     if rows < count:
         raise ValueError(
-            f"{count} centroids need at least {count} patches, got {rows}; give more or larger images, or fewer filters"
+            f"{count} filters need at least {count} patches other than zero, got {rows}; give more images or ask for fewer"
         )
-    if not bool(torch.isfinite(vectors).all()):
-        raise ValueError("the patches hold NaN or infinity; clean the images first")
     chunk = chunk or max(1024, 2**28 // count)
     if initial is None:
         initial = vectors[torch.randperm(rows, generator=generator)[:count].to(vectors.device)]
     centroids = initial
     cosine, clusters = _assign(vectors, centroids, chunk)
     cosines = [float(cosine.mean())]
+    if not math.isfinite(cosines[0]):
+        raise ValueError("the patches hold NaN or infinity; clean the images first")
     for _ in range(iterations):
         centroids = _update(vectors, clusters, cosine, count, chunk)
         before = clusters

@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sckn.inverse_root import Gradient, InverseRoot, inverse_square_root
-from sckn.kernels import Exponential, Kernel
+from sckn.kernels import Exponential, Kernel, whole_number
 from sckn.nystrom import filter_gram, unit_rows
 from sckn.patches import check_patches_fit, pad_for_patches, patch_norms
-from sckn.pooling import gaussian_pool, pooled_size
+from sckn.pooling import PAPER_WIDTH, gaussian_pool, pooled_size
 
 __all__ = ["KernelLayer", "LayerConfig", "evaluating"]
 
@@ -31,6 +31,7 @@ class LayerConfig:
     kernel: kappa.
     epsilon: regularisation of the projection, added to the diagonal of kappa(Z'Z).
     norm_offset: added to a patch's norm before dividing by it.
+    pooling_width: standard deviation of the pooling window, as a multiple of the subsampling factor.
     inverse_root: how (kappa(Z'Z) + epsilon I)^(-1/2) is found: "eigh", or "newton_schulz" by matrix products alone.
     gradient: of that matrix: "exact", or "paper" for the approximation printed in the paper.
     """
@@ -42,15 +43,17 @@ class LayerConfig:
     kernel: Kernel = field(default_factory=lambda: Exponential(alpha=4.0))
     epsilon: float = 1e-3
     norm_offset: float = 1e-5
+    pooling_width: float = PAPER_WIDTH
     inverse_root: InverseRoot = "eigh"
     gradient: Gradient = "exact"
 
     def __post_init__(self) -> None:
         for name in ("filters", "patch"):
-            if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
-                raise ValueError(f"{name} must be a whole number of at least 1, got {getattr(self, name)}")
+            object.__setattr__(self, name, whole_number(name, getattr(self, name)))
         if not (math.isfinite(self.subsampling) and self.subsampling >= 1):
             raise ValueError(f"subsampling must be a number of at least 1, got {self.subsampling}")
+        if not (math.isfinite(self.pooling_width) and self.pooling_width > 0):
+            raise ValueError(f"pooling_width must be a positive number, got {self.pooling_width}")
         for name in ("epsilon", "norm_offset"):
             if not (math.isfinite(getattr(self, name)) and getattr(self, name) >= 0):
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
@@ -130,17 +133,22 @@ class KernelLayer(nn.Module):
             self.remember_root(root)
         return root
 
+    def checked(self, maps: Tensor) -> Tensor:
+        """The maps as they are, if this layer can take them."""
+        if maps.dim() != 4 or maps.shape[1] != self.in_channels:
+            raise ValueError(f"expected images of shape (B, {self.in_channels}, H, W), got {tuple(maps.shape)}")
+        return maps
+
     def forward(self, maps: Tensor, root: Tensor | None = None) -> Tensor:
         """The output map; `root` is A where a network has computed it for several layers at once."""
         config = self.config
-        if maps.dim() != 4 or maps.shape[1] != self.in_channels:
-            raise ValueError(f"expected images of shape (B, {self.in_channels}, H, W), got {tuple(maps.shape)}")
+        maps = self.checked(maps)
         A = self.inverse_root() if root is None else root  # (p, p)
         Z = unit_rows(self.filters).view_as(self.filters)  # (p, c, e, e)
         norms = patch_norms(maps, config.patch, config.padding)  # (B, 1, H', W')
         projected = F.conv2d(pad_for_patches(maps, config.patch, config.padding), Z.to(maps.dtype))  # (B, p, H', W')
         similarity = self.kernel(projected / torch.where(norms > 0, norms + config.norm_offset, 1))
-        pooled = gaussian_pool(norms * similarity, config.subsampling)
+        pooled = gaussian_pool(norms * similarity, config.subsampling, config.pooling_width)
         # pooling is linear, so A may come after it, where there are fewer pixels
         return F.conv2d(pooled, A[:, :, None, None].to(pooled.dtype)).to(maps.dtype)
 
@@ -148,7 +156,8 @@ class KernelLayer(nn.Module):
         config = self.config
         text = f"{self.in_channels}, {config.filters}, patch={config.patch}, subsampling={config.subsampling:.4g}"
         text += f", padding={config.padding}, kernel={config.kernel}, epsilon={config.epsilon}"
-        return text + f", norm_offset={config.norm_offset}, inverse_root={config.inverse_root}, gradient={config.gradient}"
+        text += f", norm_offset={config.norm_offset}, pooling_width={config.pooling_width:.4g}"
+        return text + f", inverse_root={config.inverse_root}, gradient={config.gradient}"
 
 
 @contextmanager

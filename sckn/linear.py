@@ -8,6 +8,7 @@ exact line search none.
 """
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from sckn.inverse_root import full_precision
 
-__all__ = ["LinearModel", "fit_linear", "one_vs_all", "squared_hinge"]
+__all__ = ["LinearModel", "error_rate", "fit_linear", "one_vs_all", "squared_hinge", "strongest_best", "validation_errors"]
 
 
 @dataclass(frozen=True)
@@ -59,9 +60,11 @@ def fit_linear(
     initial: W (d, classes) to start from.
     tolerance: stop when the gradient of every class is below this part of its norm at W = 0.
     """
-    if not regularization > 0:
+    if not 0 < regularization < torch.inf:
         raise ValueError(f"the regularisation lambda must be positive, got {regularization}")
     n = len(features)
+    if n == 0:
+        raise ValueError("there are no samples to fit a linear model to")
 
     def objective(scores: Tensor, weights: Tensor) -> Tensor:
         return squared_hinge(targets, scores)[0].sum(0) / n + regularization / 2 * weights.square().sum(0)
@@ -76,6 +79,8 @@ def fit_linear(
         scores = features @ W  # (n, classes)
         slope = gradient(scores, W)  # (d, classes)
         pairs: deque[tuple[Tensor, Tensor, Tensor]] = deque(maxlen=memory)
+        if not bool(torch.isfinite(slope).all()):
+            raise ValueError("the features hold NaN or infinity; check the images and the network")
         iterations, relative = 0, float((torch.linalg.vector_norm(slope, dim=0) / scale).max())
         while relative > tolerance and iterations < max_iterations:
             direction = -_inverse_hessian(pairs, slope)
@@ -91,6 +96,30 @@ def fit_linear(
             slope, iterations = new_slope, iterations + 1
             relative = float((torch.linalg.vector_norm(slope, dim=0) / scale).max())
     return LinearModel(W, float(objective(features @ W, W).sum()), relative, iterations)
+
+
+def error_rate(scores: Tensor, labels: Tensor) -> float:
+    """Percent of samples whose largest score is not that of their class."""
+    return 100 * float((scores.argmax(1) != labels).double().mean())
+
+
+def validation_errors(
+    features: Tensor, labels: Tensor, kept: int, exponents: Iterable[int], *, tolerance: float = 1e-4
+) -> dict[int, float]:
+    """For each i the error in percent on the samples from `kept` on, of the model with lambda = 2^i/kept on those before."""
+    targets = one_vs_all(labels, int(labels.max()) + 1, features.dtype)
+    errors: dict[int, float] = {}
+    weights = None
+    for i in sorted(exponents, reverse=True):  # from strong to weak, each a start for the next
+        model = fit_linear(features[:kept], targets[:kept], 2.0**i / kept, initial=weights, tolerance=tolerance)
+        weights = model.weights
+        errors[i] = error_rate(features[kept:] @ weights, labels[kept:])
+    return errors
+
+
+def strongest_best(errors: dict[int, float]) -> int:
+    """The exponent with the least error; of equals the strongest regularisation."""
+    return min(errors, key=lambda i: (errors[i], -i))
 
 
 def _inverse_hessian(pairs: deque[tuple[Tensor, Tensor, Tensor]], slope: Tensor) -> Tensor:

@@ -23,8 +23,7 @@ class NetworkConfig:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "layers", tuple(self.layers))
-        if self.in_channels != int(self.in_channels) or self.in_channels < 1:
-            raise ValueError(f"in_channels must be a whole number of at least 1, got {self.in_channels}")
+        object.__setattr__(self, "in_channels", kernels.whole_number("in_channels", self.in_channels))
         if not self.layers or not all(isinstance(layer, LayerConfig) for layer in self.layers):
             raise ValueError(f"layers must be one or more LayerConfig, got {self.layers!r}")
 

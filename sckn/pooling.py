@@ -10,7 +10,10 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-__all__ = ["gaussian_pool", "pooled_size", "pooling_matrix"]
+__all__ = ["PAPER_WIDTH", "gaussian_pool", "pooled_size", "pooling_matrix"]
+
+# Standard deviation of the window, as a multiple of the factor.
+PAPER_WIDTH = 2**-0.5
 
 
 def pooled_size(size: int, factor: float) -> int:
@@ -18,18 +21,18 @@ def pooled_size(size: int, factor: float) -> int:
     return max(1, math.floor(size / factor + 0.5))
 
 
-def pooling_matrix(size: int, factor: float) -> Tensor:
+def pooling_matrix(size: int, factor: float, width: float = PAPER_WIDTH) -> Tensor:
     """Weights (pooled_size, size), float64.
 
     Pixel k sits at k + 1/2; output i is centred at (i + 1/2) size / pooled_size and sees exp(-distance^2 / 2 sigma^2)
-    with sigma = factor / sqrt(2), up to 3 sigma away.
+    with sigma = width * factor, up to 3 sigma away.
     """
     if not (math.isfinite(factor) and factor >= 1):
         raise ValueError(f"the subsampling factor must be at least 1, got {factor}")
     if factor == 1:
         return torch.eye(size, dtype=torch.float64)
     pooled = pooled_size(size, factor)
-    sigma = factor / math.sqrt(2)
+    sigma = width * factor
     centres = (torch.arange(pooled, dtype=torch.float64) + 0.5) * (size / pooled)
     distance = torch.arange(size, dtype=torch.float64) + 0.5 - centres[:, None]  # (pooled, size)
     # the margin keeps a pixel at exactly 3 sigma, whichever way its distance was rounded
@@ -38,16 +41,14 @@ def pooling_matrix(size: int, factor: float) -> Tensor:
 
 
 @lru_cache(maxsize=256)
-def _cached_matrix(size: int, factor: float, dtype: torch.dtype, device: torch.device) -> Tensor:
+def _cached_matrix(size: int, factor: float, width: float, dtype: torch.dtype, device: torch.device) -> Tensor:
     with torch.inference_mode(False):  # a cached inference tensor could not be used in training later
-        return pooling_matrix(size, factor).to(device, dtype)
+        return pooling_matrix(size, factor, width).to(device, dtype)
 
 
-def gaussian_pool(maps: Tensor, factor: float) -> Tensor:
+def gaussian_pool(maps: Tensor, factor: float, width: float = PAPER_WIDTH) -> Tensor:
     """Pool (..., H, W) to (..., pooled H, pooled W)."""
     if factor == 1:
         return maps
-    height, width = maps.shape[-2:]
-    rows = _cached_matrix(height, factor, maps.dtype, maps.device)
-    columns = _cached_matrix(width, factor, maps.dtype, maps.device)
+    rows, columns = (_cached_matrix(size, factor, width, maps.dtype, maps.device) for size in maps.shape[-2:])
     return rows @ (maps @ columns.T)

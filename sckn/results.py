@@ -48,10 +48,9 @@ def write_result(
     command: str,
 ) -> Path:
     """Write `folder`/`name`.json: the figures beside config, seeds, code version, machine, seconds and command."""
-    content = {
+    fixed = {
         "name": name,
         "dataset": dataset,
-        **figures,
         "config": config,
         "seeds": seeds,
         "code_version": code_version(),
@@ -59,7 +58,11 @@ def write_result(
         "seconds": round(seconds, 2),
         "command": command,
     }
+    taken = sorted(set(fixed) & set(figures))
+    if taken:
+        raise ValueError(f"a figure cannot be called {taken[0]!r}: every result has a field of that name")
     path = Path(folder) / f"{name}.json"
+    content = json.dumps({"name": name, "dataset": dataset, **figures, **fixed}, indent=2, allow_nan=False)
     with written_whole(path) as temporary:
-        temporary.write_text(json.dumps(content, indent=2) + "\n")
+        temporary.write_text(content + "\n")
     return path

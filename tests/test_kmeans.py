@@ -130,7 +130,7 @@ def test_chunks_do_not_change_the_result(chunk: int) -> None:
 
 
 def test_too_few_vectors_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"8 centroids .* got 7"):
+    with pytest.raises(ValueError, match=r"8 filters .* got 7"):
         spherical_kmeans(unit_vectors(7, 3), 8, generator=seeded(0))
 
 

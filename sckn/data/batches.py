@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from tokenize import TokenError
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -10,9 +11,17 @@ from torch import Tensor
 
 __all__ = ["ImageSource", "image_batches"]
 
+
+class Dataset(Protocol):
+    """A data set in the manner of torch.utils.data.Dataset."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int, /) -> Any: ...
+
+
 # A tensor or array (n, c, H, W), also memory-mapped; the path of a .npy file with one; a data set with len() and [i]
 # that gives images (c, H, W), alone or first in a tuple; or an iterable of batches, alone or first in a tuple.
-ImageSource = Tensor | np.ndarray | str | Path | Iterable[Any]
+ImageSource = Tensor | np.ndarray | str | Path | Dataset | Iterable[Any]
 
 
 def image_batches(source: ImageSource, batch_size: int, device: torch.device | str = "cpu") -> Iterator[Tensor]:
@@ -43,9 +52,9 @@ def _pieces(source: ImageSource, batch_size: int) -> Iterator[Any]:
         for start in range(0, len(source), batch_size):
             yield source[start : start + batch_size]
     elif not isinstance(source, list | tuple) and hasattr(source, "__getitem__") and hasattr(source, "__len__"):
-        for start in range(0, len(source), batch_size):  # pyright: ignore[reportArgumentType]
-            stop = min(start + batch_size, len(source))  # pyright: ignore[reportArgumentType]
-            yield torch.stack([_as_tensor(_first(source[i])) for i in range(start, stop)])  # pyright: ignore[reportIndexIssue]
+        data: Any = source
+        for start in range(0, len(data), batch_size):
+            yield torch.stack([_as_tensor(_first(data[i])) for i in range(start, min(start + batch_size, len(data)))])
     elif isinstance(source, Iterable):
         for batch in source:
             yield _first(batch)
@@ -57,10 +66,10 @@ def _pieces(source: ImageSource, batch_size: int) -> Iterator[Any]:
 
 def _open_array(path: Path) -> np.ndarray:
     try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
+        array = np.lib.format.open_memmap(path, mode="r")
     except FileNotFoundError:
         raise ValueError(f"{path} does not exist; expected a .npy file of images (n, c, H, W)") from None
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError, EOFError, TokenError) as error:
         raise ValueError(f"{path} is not a complete .npy file of images (n, c, H, W): {error}") from None
     return array
 

@@ -1,4 +1,4 @@
-"""An experiment in one TOML file: a network trained without labels, a linear model on its features, one result.
+"""An experiment in one TOML file: a network trained without labels, a linear SVM on its features, one result.
 
 lambda = 2^i/n is chosen on a part of the training set held out, then the linear model is fitted on all of it; the test
 set is looked at once, at the end.
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -17,8 +17,9 @@ from torch import Tensor
 from tqdm import tqdm
 
 from sckn.data.cifar10 import LabelledImages, read_cifar10
+from sckn.features import FeatureTransform
 from sckn.images import local_whitening
-from sckn.linear import fit_linear, one_vs_all
+from sckn.linear import error_rate, fit_linear, one_vs_all, strongest_best, validation_errors
 from sckn.network import CKN, NetworkConfig
 from sckn.training.unsupervised import encode, fit_unsupervised
 
@@ -35,10 +36,11 @@ class Experiment:
     ----------
     name: of the result. dataset: "cifar10". network: its layers.
     seeds: one run each.
-    whitening: whiten each image locally first.
+    whitening_power: of the local whitening of each image; 0 leaves images as they are.
     patches, iterations: of k-means, for each layer.
+    decorrelation: of the features before the linear model, all together ("features"), or at each position by itself
+        ("channels"), for maps too large for the former.
     feature_norm: features are scaled by one number so that their mean norm is this, which gives lambda its meaning.
-    normalize_images: before that, scale the features of each image to unit norm.
     lambda_exponents: i of the lambda = 2^i/n tried. validation: part of the training set held out for the choice.
     tolerance: of the linear solver. batch_size: images encoded at a time.
     precision: of convolutions and products on a GPU, "highest" (fp32) or "high" (TF32).
@@ -48,14 +50,14 @@ class Experiment:
     dataset: str
     network: NetworkConfig
     seeds: tuple[int, ...] = (0,)
-    whitening: bool = True
+    whitening_power: float = 0.25
     patches: int = 100_000
     iterations: int = 20
+    decorrelation: Literal["features", "channels"] = "features"
     feature_norm: float = 10.0
-    normalize_images: bool = False
     lambda_exponents: tuple[int, ...] = tuple(range(-4, 5))
     validation: float = 0.2
-    tolerance: float = 1e-3
+    tolerance: float = 1e-4
     batch_size: int = 256
     precision: str = "high"
 
@@ -66,6 +68,8 @@ class Experiment:
             raise ValueError(f"validation must be a part of the training set between 0 and 1, got {self.validation}")
         if not self.seeds or not self.lambda_exponents:
             raise ValueError("seeds and lambda_exponents must not be empty")
+        if self.decorrelation not in ("features", "channels"):
+            raise ValueError(f"decorrelation must be 'features' or 'channels', got {self.decorrelation!r}")
         if self.precision not in ("highest", "high"):
             raise ValueError(f"precision must be 'highest' or 'high', got {self.precision!r}")
 
@@ -109,8 +113,9 @@ class SeedReport:
 
 def run_experiment(experiment: Experiment, folder: Path, device: torch.device, *, test: bool = True) -> list[SeedReport]:
     """Run every seed. With `test` False only the validation errors are found (the test error is NaN)."""
-    torch.set_float32_matmul_precision(experiment.precision)
-    torch.backends.cudnn.allow_tf32 = experiment.precision == "high"
+    precision = "tf32" if experiment.precision == "high" else "ieee"
+    torch.backends.cuda.matmul.fp32_precision = precision
+    torch.backends.cudnn.conv.fp32_precision = precision  # pyright: ignore[reportAttributeAccessIssue]
     started = perf_counter()
     train, held_out = READERS[experiment.dataset](folder)
     images, test_images = _prepared(experiment, train, device), _prepared(experiment, held_out, device) if test else None
@@ -123,7 +128,7 @@ def run_experiment(experiment: Experiment, folder: Path, device: torch.device, *
 
 def _prepared(experiment: Experiment, data: LabelledImages, device: torch.device) -> Tensor:
     images = torch.from_numpy(data.images).to(device)
-    return local_whitening(images) if experiment.whitening else images.float() / 255
+    return local_whitening(images, power=experiment.whitening_power) if experiment.whitening_power else images.float() / 255
 
 
 def _run_seed(
@@ -151,48 +156,28 @@ def _run_seed(
         seed=seed,
     )
     clock.lap("k-means")
-    features, scale = _features(experiment, network, images[order.to(device)], None)
+    features = encode(network, images[order.to(device)], batch_size=experiment.batch_size, progress=True)
     clock.lap("encoding")
+    group = features.shape[1] if experiment.decorrelation == "features" else experiment.network.layers[-1].filters
+    transform = FeatureTransform.fit(features, group, experiment.feature_norm)
+    features = transform(features)
+    clock.lap("decorrelation")
 
     kept = len(features) - round(experiment.validation * len(features))
-    targets = one_vs_all(labels, classes)
-    errors: dict[int, float] = {}
-    weights = None
-    for exponent in sorted(experiment.lambda_exponents, reverse=True):  # from strong to weak, each a start for the next
-        weights = fit_linear(
-            features[:kept], targets[:kept], 2.0**exponent / kept, initial=weights, tolerance=experiment.tolerance
-        ).weights
-        errors[exponent] = _error(features[kept:] @ weights, labels[kept:])
+    errors = validation_errors(features, labels, kept, experiment.lambda_exponents, tolerance=experiment.tolerance)
+    best = strongest_best(errors)
     clock.lap("choice of lambda")
-
-    best = min(errors, key=lambda exponent: (errors[exponent], -exponent))
     test_error = train_error = float("nan")
     if test[0] is not None:
-        weights = fit_linear(
-            features, targets, 2.0**best / len(features), initial=weights, tolerance=experiment.tolerance
-        ).weights
-        train_error = _error(features @ weights, labels)
+        targets = one_vs_all(labels, classes)
+        weights = fit_linear(features, targets, 2.0**best / len(features), tolerance=experiment.tolerance).weights
+        train_error = error_rate(features @ weights, labels)
         clock.lap("final fit")
-        test_features, _ = _features(experiment, network, test[0], scale)
-        test_error = _error(test_features @ weights, torch.from_numpy(test[1]).to(device))
+        test_features = transform(encode(network, test[0], batch_size=experiment.batch_size))
+        test_error = error_rate(test_features @ weights, torch.from_numpy(test[1]).to(device))
         clock.lap("test")
     peak = torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else None
     return SeedReport(seed, test_error, train_error, errors, best, {"preparation": prepared, **clock.seconds}, peak)
-
-
-def _features(experiment: Experiment, network: CKN, images: Tensor, scale: float | None) -> tuple[Tensor, float]:
-    """Features of all images and the number they were multiplied by (found here if None)."""
-    features = encode(network, images, batch_size=experiment.batch_size, progress=True)
-    if experiment.normalize_images:
-        features /= torch.linalg.vector_norm(features, dim=1, keepdim=True).clamp_min(1e-12)
-    if scale is None:
-        scale = experiment.feature_norm / float(torch.linalg.vector_norm(features, dim=1).mean())
-    return features.mul_(scale), scale
-
-
-def _error(scores: Tensor, labels: Tensor) -> float:
-    """Percent of samples whose largest score is not their class."""
-    return 100 * float((scores.argmax(1) != labels).float().mean())
 
 
 class _Clock:

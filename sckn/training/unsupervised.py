@@ -67,7 +67,7 @@ def iter_once(source: ImageSource) -> bool:
 
 def _through(network: CKN, depth: int, images: Tensor) -> Tensor:
     """The input map of layer `depth`."""
-    maps = images
+    maps = network.kernel_layers[0].checked(images)
     for layer in network.kernel_layers[:depth]:
         maps = layer(maps)
     return maps

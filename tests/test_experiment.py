@@ -1,0 +1,136 @@
+"""Experiments from a TOML file to a result, on a small data set that the tests make."""
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from sckn import cli
+from sckn.data.cifar10 import LabelledImages
+from sckn.training import experiment as module
+from sckn.training.experiment import Experiment, run_experiment
+
+TOML = """
+name = "tiny"
+dataset = "cifar10"
+seeds = [0, 1]
+patches = 500
+iterations = 3
+lambda_exponents = [0, 4, 8]
+
+[network]
+in_channels = 3
+
+[[network.layers]]
+filters = 8
+patch = 3
+subsampling = 2.0
+"""
+
+
+def striped(count: int, seed: int) -> LabelledImages:
+    """Class 0 has horizontal stripes, class 1 vertical ones, class 2 a checkerboard; all have noise."""
+    random = np.random.default_rng(seed)
+    labels = random.integers(0, 3, count)
+    row, column = np.indices((12, 12))
+    patterns = np.stack([row % 2, column % 2, (row + column) % 2])
+    images = 100 * patterns[labels][:, None] + random.integers(0, 100, (count, 3, 12, 12))
+    return LabelledImages(images.astype(np.uint8), labels.astype(np.int64))
+
+
+@pytest.fixture
+def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setitem(module.READERS, "cifar10", lambda folder: (striped(150, 0), striped(60, 1)))
+    path = tmp_path / "tiny.toml"
+    path.write_text(TOML)
+    return path
+
+
+@pytest.mark.parametrize("decorrelation", ["features", "channels"])
+def test_an_experiment_learns_and_repeats_itself(tiny: Path, decorrelation: str) -> None:
+    settings = replace(Experiment.from_toml(tiny), decorrelation=decorrelation)
+    reports = run_experiment(settings, tiny.parent, torch.device("cpu"))
+    assert [report.seed for report in reports] == [0, 1]
+    assert all(report.test_error < 20 for report in reports)  # guessing gives 67
+    again = run_experiment(settings, tiny.parent, torch.device("cpu"))
+    assert [report.validation_errors for report in again] == [report.validation_errors for report in reports]
+    assert [report.test_error for report in again] == [report.test_error for report in reports]
+
+
+def test_the_test_set_is_not_looked_at_for_validation(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = Experiment.from_toml(tiny)
+    with_test = run_experiment(settings, tiny.parent, torch.device("cpu"))
+    spoilt = LabelledImages(np.zeros((60, 3, 12, 12), np.uint8), np.zeros(60, np.int64))
+    monkeypatch.setitem(module.READERS, "cifar10", lambda folder: (striped(150, 0), spoilt))
+    other = run_experiment(settings, tiny.parent, torch.device("cpu"))
+    assert [report.validation_errors for report in other] == [report.validation_errors for report in with_test]
+    assert [report.lambda_exponent for report in other] == [report.lambda_exponent for report in with_test]
+
+
+def test_the_command_writes_the_contract_of_a_result(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results = tiny.parent / "results"
+    monkeypatch.setattr(sys, "argv", ["sckn", "train", str(tiny), "--data", "here", "--results", str(results)])
+    cli.main()
+    result = json.loads((results / "tiny.json").read_text())
+    expected = {
+        "name",
+        "dataset",
+        "test_error",
+        "deviation",
+        "config",
+        "seeds",
+        "code_version",
+        "machine",
+        "seconds",
+        "command",
+    }
+    assert expected | {"command"} <= set(result)
+    assert result["test_error"] == pytest.approx(np.mean([run["test_error"] for run in result["runs"]]), abs=1e-3)
+    assert result["deviation"] == pytest.approx(np.std([run["test_error"] for run in result["runs"]], ddof=1), abs=1e-3)
+    assert result["config"]["network"]["layers"][0]["filters"] == 8
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("name = 3 =", "is not valid TOML"),
+        ('name = "x"', "lacks dataset, network"),
+        (TOML.replace("patches", "pathces"), "unknown settings: pathces"),
+        (TOML.replace("cifar10", "imagenet"), "unknown data set 'imagenet'"),
+        (TOML.replace("filters = 8", "filters = 0"), "filters must be a whole number"),
+        (TOML.replace("iterations = 3", 'decorrelation = "all"'), "decorrelation must be"),
+        (TOML.replace("iterations = 3", "validation = 1.5"), "validation must be"),
+    ],
+)
+def test_a_mistake_in_the_file_is_one_sentence(
+    tiny: Path, text: str, complaint: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tiny.write_text(text)
+    monkeypatch.setattr(sys, "argv", ["sckn", "train", str(tiny), "--data", "here", "--results", str(tiny.parent / "results")])
+    with pytest.raises(SystemExit, match="1"):
+        cli.main()
+    error = capsys.readouterr().err
+    assert complaint in error
+    assert error.startswith("sckn: ")
+    assert error.count("\n") == 1
+    assert not (tiny.parent / "results").exists()
+
+
+def test_a_missing_data_set_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "tiny.toml"
+    path.write_text(TOML)
+    monkeypatch.setattr(sys, "argv", ["sckn", "train", str(path), "--data", str(tmp_path / "nowhere")])
+    with pytest.raises(SystemExit, match="1"):
+        cli.main()
+    assert "does not hold CIFAR-10" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("path", sorted(Path(__file__).parents[1].glob("experiments/*.toml")), ids=lambda path: path.stem)
+def test_the_experiments_that_ship_are_valid(path: Path) -> None:
+    assert Experiment.from_toml(path).name == path.stem
