@@ -8,7 +8,7 @@ from sckn.images import local_whitening
 from sckn.layer import KernelLayer, LayerConfig
 from sckn.network import CKN, NetworkConfig
 from sckn.nystrom import projection_coefficients, projection_residuals
-from sckn.training.unsupervised import encode, fit_unsupervised
+from sckn.training.unsupervised import encode, encoded_batches, fit_unsupervised
 
 __version__ = "0.1.0.dev0"
 
@@ -22,6 +22,7 @@ __all__ = [
     "LayerConfig",
     "NetworkConfig",
     "encode",
+    "encoded_batches",
     "exact_kernel_matrix",
     "exact_layer_kernel",
     "fit_unsupervised",

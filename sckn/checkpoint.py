@@ -52,7 +52,8 @@ def load(source: str | Path, device: torch.device | str = "cpu") -> CKN:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a mapping)
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{path} is not a whole .safetensors file ({error}); copy or download it again") from None
-    network = CKN(config)
+    with torch.device("meta"):  # no memory is taken for a config that asks for more than the file holds
+        network = CKN(config)
     expected = network.state_dict()
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     if shapes != {name: tuple(tensor.shape) for name, tensor in expected.items()}:

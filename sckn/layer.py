@@ -93,7 +93,7 @@ class KernelLayer(nn.Module):
         if isinstance(config.kernel, Exponential) and config.kernel.learnable:
             self.log_alpha = nn.Parameter(torch.tensor(float(config.kernel.alpha)).log())
         self._cached_for: tuple[Tensor, ...] = ()
-        self._cached_root = torch.empty(0)
+        self._cached_root: Tensor | None = None
 
     @property
     def kernel(self) -> Kernel:

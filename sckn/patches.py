@@ -67,7 +67,9 @@ def sample_patches(batches: Iterable[Tensor], patch: int, padding: bool, count: 
             raise ValueError("the images hold NaN or infinity; clean them first")
         if sample is None or keys is None:
             sample = torch.empty(count, maps.shape[1] * patch * patch, dtype=norms.dtype, device=maps.device)
-            keys = torch.full((count,), torch.inf, dtype=torch.float64, device=maps.device)  # inf: a free place
+            # A free place has a key above all random ones, and no two are equal: which place a patch takes, and so the
+            # start of k-means, is then the same on every device.
+            keys = torch.arange(2, 2 + count, dtype=torch.float64, device=maps.device)
         batch_keys = torch.rand(norms.numel(), dtype=torch.float64, generator=generator).to(maps.device)
         worth = norms > NEAR_ZERO * norms.square().mean().sqrt()
         chosen = torch.nonzero(worth & (batch_keys < keys.max())).flatten()
@@ -83,7 +85,7 @@ def sample_patches(batches: Iterable[Tensor], patch: int, padding: bool, count: 
             sample[into] = picked / torch.linalg.vector_norm(picked, dim=1, keepdim=True)
     if sample is None or keys is None:
         raise ValueError("there are no images to sample patches from: the data set is empty")
-    filled = torch.isfinite(keys)
+    filled = keys < 1
     return sample if bool(filled.all()) else sample[filled]
 
 

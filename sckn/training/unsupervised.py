@@ -1,5 +1,7 @@
 """Learning without labels, layer by layer: random patches, spherical k-means, centroids as filters (section 2)."""
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 from tqdm import tqdm
@@ -10,7 +12,7 @@ from sckn.layer import evaluating
 from sckn.network import CKN
 from sckn.patches import sample_patches
 
-__all__ = ["encode", "fit_unsupervised"]
+__all__ = ["encode", "encoded_batches", "fit_unsupervised"]
 
 
 @torch.no_grad()
@@ -73,17 +75,19 @@ def _through(network: CKN, depth: int, images: Tensor) -> Tensor:
     return maps
 
 
-@torch.no_grad()
 def encode(network: CKN, images: ImageSource, *, batch_size: int = 256, progress: bool = False) -> Tensor:
-    """The last maps of all images, flattened: (n, p h w), on the device of the network.
-
-    For a data set whose features do not fit there, walk through `image_batches` and encode each batch by itself.
-    """
-    parameter = next(network.parameters())
-    batches = image_batches(images, batch_size, parameter.device)
-    bar = tqdm(batches, desc="encoding", unit="batch", disable=None if progress else True)
-    with evaluating(network):
-        features = [network(batch.to(parameter.dtype)).flatten(1) for batch in bar]
+    """The last maps of all images, flattened: (n, p h w), on the device of the network."""
+    batches = encoded_batches(network, images, batch_size=batch_size)
+    features = list(tqdm(batches, desc="encoding", unit="batch", disable=None if progress else True))
     if not features:
         raise ValueError("there are no images to encode: the data set is empty")
     return torch.cat(features)
+
+
+def encoded_batches(network: CKN, images: ImageSource, *, batch_size: int = 256) -> Iterator[Tensor]:
+    """Features (B, p h w) of one batch of images after the other, for data sets whose features do not fit in memory."""
+    parameter = next(network.parameters())
+    for batch in image_batches(images, batch_size, parameter.device):
+        with torch.no_grad(), evaluating(network):
+            features = network(batch.to(parameter.dtype)).flatten(1)
+        yield features

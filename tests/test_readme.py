@@ -1,0 +1,49 @@
+"""The README says what is true: its code runs, its table is that of results/."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+BLOCKS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+ROW = r"^\| (cifar10-\S+) \| [^|]* \| ([\d.]+)(?: ± ([\d.]+))? \| [^|]* \| (\d+) \| (\d+) \|$"
+ROWS = re.findall(ROW, README, flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_the_code_runs(block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    exec(block, names)  # the README is ours
+    assert any(not name.startswith("__") for name in names)
+
+
+@pytest.mark.parametrize(("name", "error", "deviation", "seeds", "seconds"), ROWS)
+def test_the_table_is_that_of_the_results(name: str, error: str, deviation: str, seeds: str, seconds: str) -> None:
+    result = json.loads((ROOT / "results" / f"{name}.json").read_text())
+    assert error == f"{result['test_error']:.2f}"
+    assert deviation == ("" if result["deviation"] is None else f"{result['deviation']:.2f}")
+    assert int(seeds) == len(result["seeds"])
+    assert seconds == f"{result['seconds']:.0f}"
+
+
+def test_every_result_is_in_the_table_and_has_its_experiment() -> None:
+    assert sorted(row[0] for row in ROWS) == sorted(path.stem for path in (ROOT / "results").glob("cifar10-*.json"))
+    assert all((ROOT / "experiments" / f"{row[0]}.toml").exists() for row in ROWS)
+
+
+def test_the_map_names_every_module() -> None:
+    described = set(re.findall(r"`sckn/(\w+)(?:\.py|/)`", README))
+    modules = {path.stem for path in (ROOT / "sckn").iterdir() if path.name != "__init__.py" and path.suffix in (".py", "")}
+    assert described == modules - {"__pycache__"}
+
+
+def test_committed_results_keep_the_contract() -> None:
+    fields = {"name", "dataset", "config", "seeds", "code_version", "machine", "seconds", "command"}
+    for path in (ROOT / "results").glob("*.json"):
+        result = json.loads(path.read_text())
+        assert fields <= set(result), path.name
+        assert result["name"] == path.stem
