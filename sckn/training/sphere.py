@@ -1,0 +1,100 @@
+"""Stochastic gradient descent on the sphere, where the filters live (section 3.2 and appendix C)."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, overload
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+__all__ = ["SphereSGD", "sphere_direction"]
+
+
+def sphere_direction(Z: Tensor, gradient: Tensor, Q: Tensor | None = None) -> Tensor:
+    """(I - Q z z' / (z' Q z)) Q g for each row z of Z (p, d) and g of its gradient; Q = I where left out.
+
+    It is tangent to the sphere at z, and a descent direction for every positive definite Q (appendix C).
+    """
+    Qg, Qz = (gradient, Z) if Q is None else (gradient @ Q, Z @ Q)  # rows, and Q is symmetric
+    along = (Z * Qg).sum(1, keepdim=True) / (Z * Qz).sum(1, keepdim=True)
+    return Qg - along * Qz
+
+
+class SphereSGD(Optimizer):
+    """torch.optim.SGD for parameters (p, ...) whose p rows have unit norm.
+
+    A step is z <- Proj[z - lr v], with v the direction of `sphere_direction`, or its running sum with momentum, which is
+    carried to the tangent space of each new z by projection. Rows that are not of unit norm are first scaled to it.
+
+    Parameters
+    ----------
+    params, lr, momentum, dampening, nesterov, maximize: as in torch.optim.SGD.
+    weight_decay: as there, without effect on the sphere, where the penalty is constant.
+    preconditioner: Q (d, d), symmetric positive definite, with d numbers a row; usually given by parameter group.
+    sphere: False for groups of free parameters, such as a kernel's log(alpha): plain SGD.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-3,
+        momentum: float = 0.0,
+        dampening: float = 0.0,
+        weight_decay: float = 0.0,
+        nesterov: bool = False,
+        *,
+        maximize: bool = False,
+        preconditioner: Tensor | None = None,
+        sphere: bool = True,
+    ) -> None:
+        for name, value in (("lr", lr), ("momentum", momentum), ("weight_decay", weight_decay)):
+            if not value >= 0:
+                raise ValueError(f"{name} must not be negative, got {value}")
+        if nesterov and (momentum <= 0 or dampening != 0):
+            raise ValueError("Nesterov momentum needs a positive momentum and no dampening")
+        settings = {"lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay}
+        settings |= {"nesterov": nesterov, "maximize": maximize, "preconditioner": preconditioner, "sphere": sphere}
+        super().__init__(params, settings)
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """One step for every parameter with a gradient."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._update(parameter, group)
+        return loss
+
+    def _update(self, parameter: Tensor, group: dict[str, Any]) -> None:
+        on_sphere = group["sphere"]
+        Z = parameter.flatten(1) if on_sphere else parameter  # (p, d)
+        if on_sphere:
+            Z = Z / torch.linalg.vector_norm(Z, dim=1, keepdim=True)
+        gradient = -parameter.grad if group["maximize"] else parameter.grad  # pyright: ignore[reportOptionalOperand]
+        direction = gradient.view_as(Z) + group["weight_decay"] * Z  # pyright: ignore[reportOptionalMemberAccess]
+        if on_sphere:
+            direction = sphere_direction(Z, direction, group["preconditioner"])
+        momentum = None
+        if group["momentum"]:
+            state = self.state[parameter]
+            momentum = state.get("momentum_buffer")
+            if momentum is None:
+                momentum = direction.clone()
+            else:
+                momentum = momentum.view_as(Z).mul(group["momentum"]).add(direction, alpha=1 - group["dampening"])
+            direction = direction.add(momentum, alpha=group["momentum"]) if group["nesterov"] else momentum
+        Z = Z - group["lr"] * direction
+        if on_sphere:
+            Z = Z / torch.linalg.vector_norm(Z, dim=1, keepdim=True)
+        if momentum is not None:
+            carried = sphere_direction(Z, momentum) if on_sphere else momentum
+            self.state[parameter]["momentum_buffer"] = carried.view_as(parameter)
+        parameter.copy_(Z.view_as(parameter))
