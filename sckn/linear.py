@@ -2,26 +2,28 @@
 
     min over W   (1/n) sum_i sum_c L(y_ic, <W_c, x_i>) + (lambda/2) |W|^2
 
-One-vs-all: the classes are independent problems, solved side by side by one limited-memory BFGS on the device that
-holds the features. Scores X W are carried along, so that an iteration needs two passes over the features and its
-exact line search none.
+Solved by L-BFGS on the device that holds the features, or for the square loss in closed form.
 """
 
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from sckn import lbfgs
 from sckn.inverse_root import full_precision
+from sckn.losses import Loss, Square, SquaredHinge
 
-__all__ = ["LinearModel", "error_rate", "fit_linear", "one_vs_all", "squared_hinge", "strongest_best", "validation_errors"]
+__all__ = ["LinearModel", "error_rate", "fit_linear", "one_vs_all", "strongest_best", "validation_errors"]
 
 
 @dataclass(frozen=True)
 class LinearModel:
-    """W (d, classes), with the objective, the largest relative gradient norm and the iterations it took."""
+    """W (d, outputs), with the objective, the largest relative norm of the gradient and the iterations it took.
+
+    The gradient of each column is compared with that at W = 0.
+    """
 
     weights: Tensor
     objective: float
@@ -34,68 +36,59 @@ def one_vs_all(labels: Tensor, classes: int, dtype: torch.dtype = torch.float32)
     return 2 * torch.nn.functional.one_hot(labels.long(), classes).to(dtype) - 1
 
 
-def squared_hinge(targets: Tensor, scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """max(0, 1 - y f)^2 (no 1/2), with its first and second derivative in f, for targets y of 1 and -1."""
-    slack = (1 - targets * scores).clamp_min(0)
-    return slack.square(), -2 * targets * slack, 2 * (slack > 0).to(scores.dtype)
-
-
 @torch.no_grad()
 def fit_linear(
     features: Tensor,
     targets: Tensor,
     regularization: float,
     *,
+    loss: Loss | None = None,
     initial: Tensor | None = None,
     tolerance: float = 1e-4,
     max_iterations: int = 1000,
-    memory: int = 20,
 ) -> LinearModel:
-    """Minimise the objective with the squared hinge loss.
+    """Minimise the objective.
 
     Parameters
     ----------
-    features: (n, d). targets: (n, classes), 1 or -1.
+    features: (n, d). targets: (n, outputs), 1 or -1 for classification.
     regularization: lambda, positive.
-    initial: W (d, classes) to start from.
-    tolerance: stop when the gradient of every class is below this part of its norm at W = 0.
+    loss: squared hinge where left out; the square loss is solved in closed form.
+    initial: W (d, outputs) to start from.
+    tolerance: stop when the gradient of every column is below this part of its norm at W = 0.
     """
+    loss = SquaredHinge() if loss is None else loss
     if not 0 < regularization < torch.inf:
         raise ValueError(f"the regularisation lambda must be positive, got {regularization}")
-    n = len(features)
-    if n == 0:
+    if len(features) == 0:
         raise ValueError("there are no samples to fit a linear model to")
-
-    def objective(scores: Tensor, weights: Tensor) -> Tensor:
-        return squared_hinge(targets, scores)[0].sum(0) / n + regularization / 2 * weights.square().sum(0)
-
-    def gradient(scores: Tensor, weights: Tensor) -> Tensor:
-        return features.T @ (squared_hinge(targets, scores)[1] / n) + regularization * weights
-
+    if features.dim() != 2 or targets.dim() != 2 or len(features) != len(targets):
+        shapes = f"{tuple(features.shape)} and {tuple(targets.shape)}"
+        raise ValueError(f"expected features (n, d) and targets (n, outputs) for the same n samples, got {shapes}")
+    start = features.new_zeros(features.shape[1], targets.shape[1]) if initial is None else initial.to(features)
     with full_precision(features.device):
-        W = torch.zeros(features.shape[1], targets.shape[1], dtype=features.dtype, device=features.device)
-        scale = torch.linalg.vector_norm(gradient(torch.zeros_like(targets), W), dim=0).clamp_min(torch.finfo(W.dtype).tiny)
-        W = W if initial is None else initial.to(W, copy=True)
-        scores = features @ W  # (n, classes)
-        slope = gradient(scores, W)  # (d, classes)
-        pairs: deque[tuple[Tensor, Tensor, Tensor]] = deque(maxlen=memory)
-        if not bool(torch.isfinite(slope).all()):
+        if not bool(torch.isfinite(features.sum(0)).all()):
             raise ValueError("the features hold NaN or infinity; check the images and the network")
-        iterations, relative = 0, float((torch.linalg.vector_norm(slope, dim=0) / scale).max())
-        while relative > tolerance and iterations < max_iterations:
-            direction = -_inverse_hessian(pairs, slope)
-            change = features @ direction
-            step = _exact_step(targets, scores, change, W, direction, regularization)
-            W += step * direction
-            scores += step * change
-            new_slope = gradient(scores, W)
-            difference = new_slope - slope
-            # a class that has converged moves no more: its pair would divide by 0
-            curvature = (step * direction * difference).sum(0)
-            pairs.append((step * direction, difference, torch.where(curvature > 0, 1 / curvature, 0)))
-            slope, iterations = new_slope, iterations + 1
-            relative = float((torch.linalg.vector_norm(slope, dim=0) / scale).max())
-    return LinearModel(W, float(objective(features @ W, W).sum()), relative, iterations)
+        if isinstance(loss, Square):
+            W, iterations = _ridge(features, targets, regularization), 1
+        else:
+            W, iterations = lbfgs.minimize(
+                features, targets, loss, regularization, start, tolerance=tolerance, max_iterations=max_iterations
+            )
+        objective = float(loss(targets, features @ W).sum() / len(features) + regularization / 2 * W.square().sum())
+        gradient = lbfgs.relative_gradient(features, targets, loss, regularization, W)
+    return LinearModel(W, objective, gradient, iterations)
+
+
+def _ridge(features: Tensor, targets: Tensor, regularization: float) -> Tensor:
+    """The minimum for the square loss: (X'X/n + lambda I) W = X'Y/n, or the equal system of size n where n < d."""
+    n, d = features.shape
+    gram = (features.T @ features if d <= n else features @ features.T).double() / n
+    gram.diagonal().add_(regularization)
+    factor = torch.linalg.cholesky(gram)
+    if d <= n:
+        return torch.cholesky_solve((features.T @ targets).double() / n, factor).to(features.dtype)
+    return features.T @ torch.cholesky_solve(targets.double() / n, factor).to(features.dtype)
 
 
 def error_rate(scores: Tensor, labels: Tensor) -> float:
@@ -120,42 +113,3 @@ def validation_errors(
 def strongest_best(errors: dict[int, float]) -> int:
     """The exponent with the least error; of equals the strongest regularisation."""
     return min(errors, key=lambda i: (errors[i], -i))
-
-
-def _inverse_hessian(pairs: deque[tuple[Tensor, Tensor, Tensor]], slope: Tensor) -> Tensor:
-    """The two loops of limited-memory BFGS, for each class by itself."""
-    q, kept = slope.clone(), []
-    for s, y, rho in reversed(pairs):
-        a = rho * (s * q).sum(0)
-        q -= a * y
-        kept.append(a)
-    if pairs:
-        s, y, rho = pairs[-1]
-        q *= torch.where(rho > 0, 1 / (rho * y.square().sum(0)), 1)
-    for (s, y, rho), a in zip(pairs, reversed(kept), strict=True):
-        q += s * (a - rho * (y * q).sum(0))
-    return q
-
-
-def _exact_step(targets: Tensor, scores: Tensor, change: Tensor, W: Tensor, direction: Tensor, regularization: float) -> Tensor:
-    """The step (classes,) that minimises the objective along the direction, by Newton's method on its derivative.
-
-    Along a line the objective is convex and piecewise quadratic with a derivative of at least slope `bend`, so Newton's
-    method ends after a few of its pieces; where it oscillates between two, halving the bracket goes on.
-    """
-    n = len(targets)
-    along, bend = regularization * (W * direction).sum(0), regularization * direction.square().sum(0)
-    step = torch.zeros_like(bend)
-    low, high = torch.zeros_like(bend), torch.full_like(bend, torch.inf)
-    for _ in range(30):
-        _, first, second = squared_hinge(targets, scores + step * change)
-        value = (first * change).sum(0) / n + along + step * bend
-        curvature = (second * change.square()).sum(0) / n + bend
-        low, high = torch.where(value < 0, step, low), torch.where(value > 0, step, high)
-        proposal = step - torch.where(curvature > 0, value / curvature, 0)
-        inside = (proposal > low) & (proposal < high)
-        middle = torch.where(high < torch.inf, (low + high) / 2, proposal.clamp_min(0))
-        last, step = step, torch.where(inside | (value == 0), proposal, middle)
-        if bool(((step - last).abs() <= 1e-6 * step.abs()).all()):
-            break
-    return step

@@ -22,7 +22,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from sckn import checkpoint
 from sckn.estimators import FEATURE_NORM, CKNClassifier, CKNTransformer
 from sckn.layer import LayerConfig
-from sckn.linear import fit_linear, one_vs_all, squared_hinge
+from sckn.linear import fit_linear, one_vs_all
+from sckn.losses import SquaredHinge
 from sckn.network import CKN, NetworkConfig
 from sckn.training.unsupervised import encode, fit_unsupervised
 
@@ -140,7 +141,7 @@ def test_agrees_with_linear_svc(digits: Digits, classes: int, strength: float | 
 
     def objective(weights: np.ndarray) -> float:
         """Of weights (classes, d) on the scaled features: the squared hinge of LinearSVC has no 1/2 either."""
-        loss = squared_hinge(targets, torch.from_numpy(scale * features @ weights.T))[0].sum() / 150
+        loss = SquaredHinge()(targets, torch.from_numpy(scale * features @ weights.T)).sum() / 150
         return float(loss) + regularization / 2 * float(np.square(weights).sum())
 
     assert objective(classifier.coef_ / scale) == pytest.approx(objective(svm.coef_), rel=1e-5)

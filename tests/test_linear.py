@@ -5,10 +5,13 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.svm import LinearSVC
 from torch import Tensor
 
-from sckn.linear import fit_linear, one_vs_all, squared_hinge
+from sckn import lbfgs
+from sckn.linear import fit_linear, one_vs_all
+from sckn.losses import Logistic, Square, SquaredHinge
 
 
 def sample(n: int, d: int, classes: int, noise: float = 1.0) -> tuple[Tensor, Tensor]:
@@ -127,9 +130,12 @@ def test_the_objective_falls_with_every_iteration() -> None:
 @pytest.mark.parametrize("memory", [1, 3, 50])
 def test_the_memory_does_not_change_the_optimum(memory: int) -> None:
     features, targets = sample(200, 10, 3)
-    model = fit_linear(features, targets, 1e-3, tolerance=1e-8, memory=memory)
+    start = torch.zeros(10, 3, dtype=torch.float64)
+    weights, _ = lbfgs.minimize(
+        features, targets, SquaredHinge(), 1e-3, start, tolerance=1e-8, max_iterations=1000, memory=memory
+    )
     reference = torch.from_numpy(newton(features.numpy(), targets.numpy(), 1e-3))
-    torch.testing.assert_close(model.weights, reference, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(weights, reference, rtol=1e-5, atol=1e-6)
 
 
 def test_classes_are_independent_problems() -> None:
@@ -297,20 +303,6 @@ def test_the_same_bits_twice() -> None:
     assert (first.objective, first.iterations) == (again.objective, again.iterations)
 
 
-def test_derivatives_of_the_squared_hinge() -> None:
-    """Against central differences, away from the kink of the second derivative at y f = 1."""
-    scores = torch.tensor([-3.0, -1.2, -0.5, 0.0, 0.4, 0.99, 1.01, 1.7, 5.0], dtype=torch.float64)
-    h = 1e-3
-    for sign in (1.0, -1.0):
-        targets = torch.full_like(scores, sign)
-        value, first, second = squared_hinge(targets, scores)
-        above, below = squared_hinge(targets, scores + h)[0], squared_hinge(targets, scores - h)[0]
-        torch.testing.assert_close(first, (above - below) / (2 * h), rtol=1e-9, atol=1e-9)
-        torch.testing.assert_close(second, (above - 2 * value + below) / h**2, rtol=1e-8, atol=1e-8)
-        expected = [max(0.0, 1 - sign * float(f)) ** 2 for f in scores]
-        torch.testing.assert_close(value, torch.tensor(expected, dtype=torch.float64))
-
-
 def test_one_vs_all() -> None:
     expected = torch.tensor([[-1.0, -1.0, 1.0], [1.0, -1.0, -1.0], [-1.0, 1.0, -1.0]])
     for dtype in (torch.uint8, torch.int32, torch.int64):
@@ -326,3 +318,30 @@ def test_cuda_agrees_with_the_cpu() -> None:
     on_cuda = fit_linear(features.cuda(), targets.cuda(), 1e-3, tolerance=1e-9)
     assert on_cuda.weights.device.type == "cuda"
     torch.testing.assert_close(on_cuda.weights.cpu(), on_cpu.weights, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("regularization", [1e-4, 1e-2, 1.0])
+def test_logistic_regression_is_that_of_scikit_learn(regularization: float) -> None:
+    features, targets = sample(300, 8, 3)
+    model = fit_linear(features, targets, regularization, loss=Logistic(), tolerance=1e-10)
+    for column, target in zip(model.weights.T, targets.T, strict=True):
+        reference = LogisticRegression(C=1 / (regularization * 300), fit_intercept=False, tol=1e-12, max_iter=10_000)
+        reference.fit(features.numpy(), target.numpy())
+        np.testing.assert_allclose(column.numpy(), reference.coef_[0], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("n", "d"), [(60, 8), (8, 60)])
+def test_the_square_loss_is_ridge_regression(n: int, d: int) -> None:
+    features, targets = torch.randn(n, d, dtype=torch.float64), torch.randn(n, 2, dtype=torch.float64)
+    model = fit_linear(features, targets, 0.1, loss=Square())
+    reference = Ridge(alpha=0.1 * n, fit_intercept=False).fit(features.numpy(), targets.numpy())
+    np.testing.assert_allclose(model.weights.numpy(), reference.coef_.T, rtol=1e-9, atol=1e-10)
+    assert model.gradient < 1e-12
+    start = torch.zeros(d, 2, dtype=torch.float64)
+    iterated, _ = lbfgs.minimize(features, targets, Square(), 0.1, start, tolerance=1e-12, max_iterations=500)
+    torch.testing.assert_close(iterated, model.weights, rtol=1e-9, atol=1e-10)
+
+
+def test_shapes_that_do_not_fit_are_named() -> None:
+    with pytest.raises(ValueError, match=r"got \(5, 3\) and \(4, 2\)"):
+        fit_linear(torch.zeros(5, 3), torch.zeros(4, 2), 1.0)
