@@ -42,7 +42,7 @@ def main() -> None:
         config={"images": settings.images},
         seeds=[0],
         seconds=seconds,
-        command="python benchmarks/whitening.py",
+        command=f"python benchmarks/whitening.py --images {settings.images}",
     )
     for name, value in figures.items():
         print(f"{name:28} {value}")

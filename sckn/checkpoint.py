@@ -26,11 +26,13 @@ class CheckpointError(ValueError):
 def save(network: CKN, path: str | Path) -> Path:
     """Write a network to `path`; a file that was there is replaced only once the new one is whole."""
     path = Path(path)
+    config = json.dumps(network.config.to_dict())
+    NetworkConfig.from_dict(json.loads(config))  # refuses a kernel that could not be loaded again
     metadata = {
         "format": FORMAT,
         "format_version": str(FORMAT_VERSION),
         "kind": "CKN",
-        "config": json.dumps(network.config.to_dict()),
+        "config": config,
     }
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()}
     with written_whole(path) as temporary:
@@ -45,7 +47,8 @@ def load(source: str | Path, device: torch.device | str = "cpu") -> CKN:
     """Read a network that `save` wrote, in eval mode, with the precision it was saved in."""
     path = Path(source)
     if not path.is_file():
-        raise CheckpointError(f"{path} does not exist; expected a checkpoint written by sckn.save")
+        problem = "is a folder" if path.is_dir() else "does not exist"
+        raise CheckpointError(f"{path} {problem}; expected a checkpoint written by sckn.save")
     try:
         with safe_open(path, framework="pt") as file:
             config = _config(path, file.metadata() or {})

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 import torch
 import tyro
 
+import sckn
 from sckn.demo import run_demo
 from sckn.results import write_result
 from sckn.training.experiment import Experiment, run_experiment
@@ -31,12 +32,14 @@ def demo() -> None:
 
 
 def train(
-    experiment: Annotated[Path, tyro.conf.Positional],
+    experiment: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="EXPERIMENT.toml")],
     data: Path,
     results: Path = Path("results"),
     device: Device = "auto",
 ) -> None:
-    """Run an experiment and write its result. Example: sckn train experiments/cifar10-unsup-64-256.toml --data cifar10
+    """Run an experiment and write its result.
+
+    Example: sckn train experiments/cifar10-unsup-64-256.toml --data cifar10
 
     Args:
         experiment: TOML file.
@@ -45,8 +48,10 @@ def train(
         device: Where to compute; auto takes a GPU if there is one.
     """
     started = perf_counter()
-    settings = Experiment.from_toml(experiment)
-    reports = run_experiment(settings, data, _device(device))
+    settings, place = Experiment.from_toml(experiment), _device(device)
+    results.mkdir(parents=True, exist_ok=True)  # before the work, in case it cannot be
+    print(f"{settings.name}: reading {data}, preparing the images, then {len(settings.seeds)} run(s) ...", flush=True)
+    reports = run_experiment(settings, data, place)
     errors = [report.test_error for report in reports]
     deviation = statistics.stdev(errors) if len(errors) > 1 else None
     path = write_result(
@@ -61,7 +66,7 @@ def train(
         config=settings.to_dict(),
         seeds=list(settings.seeds),
         seconds=perf_counter() - started,
-        command=f"sckn train {experiment} --data DIR",
+        command=f"sckn train {experiment} --data DIR --device {device}",
     )
     print("seed   test error   training   validation   lambda")
     for report in reports:
@@ -80,6 +85,9 @@ def _device(name: Device) -> torch.device:
 
 def main() -> None:
     """Entry point: what goes wrong is told in one sentence."""
+    if sys.argv[1:] == ["--version"]:
+        print(f"sckn {sckn.__version__}")
+        return
     try:
         tyro.extras.subcommand_cli_from_dict(
             {"demo": demo, "train": train},

@@ -81,7 +81,7 @@ class _CKNEstimator(BaseEstimator):
         elif isinstance(network, str | Path):
             network = checkpoint.load(network)
         if not isinstance(network, NetworkConfig | CKN):
-            raise TypeError(f"network must be a NetworkConfig, a CKN, the name or path of one, or None, got {network!r}")
+            raise TypeError(f"network must be a NetworkConfig, a CKN, the path of one, or None, got {network!r}")
         config = network if isinstance(network, NetworkConfig) else network.config
         channels, *size = images.shape[1:]
         if channels != config.in_channels:
@@ -120,7 +120,7 @@ class CKNTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _CKNEsti
     ----------
     network: what to use:
         NetworkConfig: `fit` learns its filters from the images, without labels;
-        CKN, or the name or path of one for `sckn.load`: used as it is, in its own precision;
+        CKN, or the path of one for `sckn.load`: used as it is, in its own precision;
         None: `fit` learns two layers of 64 and 256 filters (fewer if there are too few patches), the last map 4 x 4 at most.
     image_shape: (c, h, w) of flat rows; by default a flat row is one line of pixels, (1, 1, d).
     patches: drawn at random for each layer. iterations: of k-means, at most.

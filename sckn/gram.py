@@ -18,6 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from sckn.data.batches import floating_point
 from sckn.inverse_root import full_precision
 from sckn.kernels import from_inner_products
 from sckn.layer import KernelLayer, evaluating
@@ -97,6 +98,8 @@ class ImageKernel:
     def _as_images(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
         if array.ndim == 4:
             return array
+        if array.ndim == 1:
+            raise ValueError("the kernel was called on single rows; compute kernel_matrix and use kernel='precomputed'")
         if self.image_shape is None:
             raise ValueError(f"rows of shape {array.shape[1:]} are no images; give ImageKernel their image_shape (c, H, W)")
         return array.reshape(len(array), *self.image_shape)
@@ -120,7 +123,7 @@ def exact_layer_kernel(layer: KernelLayer, maps: Images, others: Images | None =
 def _exact_kernel(layers: Sequence[KernelLayer], images: Images, others: Images | None) -> Tensor:
     columns, symmetric = _columns(images, others)
     device = next(layers[0].parameters()).device
-    x = _as_tensor(images, torch.float64, device)  # (n, c, H, W)
+    x = layers[0].checked(_as_tensor(images, torch.float64, device))  # (n, c, H, W)
     y = x if symmetric else _as_tensor(columns, torch.float64, device)  # (m, c, H, W)
     x_norms = _norms(layers, x)
     y_norms = x_norms if symmetric else _norms(layers, y)
@@ -193,7 +196,10 @@ def _product(x: Tensor, y: Tensor) -> Tensor:
 def _as_tensor(images: Images, dtype: torch.dtype, device: torch.device) -> Tensor:
     # a copy, since a tensor can share neither read-only memory nor negative strides
     tensor = images if isinstance(images, Tensor) else torch.from_numpy(np.array(images, order="C"))
-    return tensor.to(device, dtype)
+    tensor = floating_point(tensor).to(device, dtype)
+    if not bool(torch.isfinite(tensor).all()):
+        raise ValueError("the images hold NaN or infinity; clean them first")
+    return tensor
 
 
 def _columns(images: Images, others: Images | None) -> tuple[Images, bool]:

@@ -4,6 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from sckn.settings import real_number
+
 __all__ = ["local_whitening"]
 
 # Directions whose singular value is below this part of the largest one are noise of rounding and are left out;
@@ -21,12 +23,15 @@ def local_whitening(images: Tensor, patch: int = 3, power: float = 0.25, batch_s
     The power of the paper is 1/4; 1/2 would make every direction equally strong.
     Computed in float64 on the device of the images; the result has their floating-point type (bytes give float32).
     """
+    power = real_number("power", power)
     if images.dim() != 4 or min(images.shape[2:]) < patch:
         raise ValueError(f"expected images (n, c, H, W) of at least {patch} x {patch} pixels, got {tuple(images.shape)}")
     dtype = images.dtype if images.is_floating_point() else torch.float32
     whitened = torch.empty(images.shape, dtype=dtype, device=images.device)
     if len(images) == 0:
         return whitened
+    if not bool(torch.isfinite(images).all()):
+        raise ValueError("the images hold NaN or infinity; clean them first")
     for part, out in zip(images.split(batch_size), whitened.split(batch_size), strict=True):
         scale = 255 if part.dtype == torch.uint8 else 1
         out.copy_(_whiten(part.double() / scale, patch, power))

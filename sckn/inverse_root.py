@@ -30,6 +30,8 @@ Gradient = Literal["exact", "paper"]
 # 1: 60 iterations reach beyond the condition numbers that float64 can express.
 MAX_ITERATIONS = 60
 
+NOT_FINITE = "the kernel matrix of the filters holds NaN or infinity; check the filters and the images"
+
 # Below this residual the iteration is in its quadratic end: a rise from there on is rounding.
 NEAR = 0.1
 
@@ -73,7 +75,10 @@ class _ByEigenvectors(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, gram: Tensor, gradient: Gradient) -> Tensor:
         with full_precision(gram.device):
-            eigenvalues, V = torch.linalg.eigh(gram)  # (..., p), (..., p, p)
+            try:
+                eigenvalues, V = torch.linalg.eigh(gram)  # (..., p), (..., p, p)
+            except torch.linalg.LinAlgError:  # pyright: ignore[reportPrivateImportUsage]
+                raise ValueError(NOT_FINITE) from None
             # Directions without weight (two equal filters at epsilon = 0) are left out: the pseudo-inverse still
             # projects onto the span of the filters. The bound is tight, so that it stays below epsilon in wide layers.
             smallest = 4 * torch.finfo(gram.dtype).eps * eigenvalues[..., -1:]
@@ -160,7 +165,7 @@ def _until_converged(
     rounding error is the last that helps; where rounding stops it earlier, the first rise ends the iteration."""
     tolerance = torch.finfo(state[0].dtype).eps ** 0.5
     if not all(bool(torch.isfinite(matrix).all()) for matrix in state):
-        raise ValueError("the kernel matrix of the filters holds NaN or infinity; check the filters and the images")
+        raise ValueError(NOT_FINITE)
     last = torch.inf
     for _ in range(MAX_ITERATIONS):
         advanced, residual = step(state)

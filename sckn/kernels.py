@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sckn.settings import real_number, true_or_false, whole_number
+
 __all__ = ["ArcCosine", "Exponential", "Kernel", "Linear", "Polynomial", "from_dict", "homogeneous", "to_dict"]
 
 
@@ -28,13 +30,6 @@ class Kernel(ABC):
         """kappa'(u)."""
 
 
-def whole_number(name: str, value: Any) -> int:
-    """A setting that counts something, as an int: numpy's integers are welcome, 2.0 and True are not."""
-    if isinstance(value, bool) or not hasattr(value, "__index__") or value < 1:
-        raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
-    return int(value)
-
-
 @dataclass(frozen=True)
 class Exponential(Kernel):
     """kappa(u) = exp(alpha (u - 1)), a Gaussian kernel of the distance on the sphere: equation (2).
@@ -46,8 +41,9 @@ class Exponential(Kernel):
     learnable: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.alpha, Tensor) and not (math.isfinite(self.alpha) and self.alpha > 0):
-            raise ValueError(f"alpha must be a positive number, got {self.alpha}")
+        if not isinstance(self.alpha, Tensor):
+            object.__setattr__(self, "alpha", real_number("alpha", self.alpha, above=0))
+        object.__setattr__(self, "learnable", true_or_false("learnable", self.learnable))
 
     def __call__(self, u: Tensor) -> Tensor:
         return torch.exp(self.alpha * (u - 1))
@@ -93,8 +89,7 @@ class Polynomial(Kernel):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "degree", whole_number("degree", self.degree))
-        if not (math.isfinite(self.offset) and self.offset >= 0):
-            raise ValueError(f"the offset must not be negative, got {self.offset}")
+        object.__setattr__(self, "offset", real_number("offset", self.offset, least=0))
 
     def __call__(self, u: Tensor) -> Tensor:
         return ((u + self.offset) / (1 + self.offset)) ** self.degree

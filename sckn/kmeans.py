@@ -51,13 +51,17 @@ def spherical_kmeans(
     chunk = chunk or max(1024, 2**28 // count)
     if initial is None:
         initial = vectors[torch.randperm(rows, generator=generator)[:count].to(vectors.device)]
-    centroids = initial
+    with torch.autocast(vectors.device.type, enabled=False):
+        return _lloyd(vectors, initial, iterations, chunk)
+
+
+def _lloyd(vectors: Tensor, centroids: Tensor, iterations: int, chunk: int) -> KMeans:
     cosine, clusters = _assign(vectors, centroids, chunk)
     cosines = [float(cosine.mean())]
     if not math.isfinite(cosines[0]):
         raise ValueError("the patches hold NaN or infinity; clean the images first")
     for _ in range(iterations):
-        centroids = _update(vectors, clusters, cosine, count, chunk)
+        centroids = _update(vectors, clusters, cosine, len(centroids), chunk)
         before = clusters
         cosine, clusters = _assign(vectors, centroids, chunk)
         cosines.append(float(cosine.mean()))

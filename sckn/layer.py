@@ -1,19 +1,20 @@
 """One layer of the network: patches -> kernel map projected on the filters' span -> pooling, equation (11)."""
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sckn.inverse_root import Gradient, InverseRoot, inverse_square_root
-from sckn.kernels import Exponential, Kernel, whole_number
+from sckn.kernels import Exponential, Kernel
 from sckn.nystrom import filter_gram, unit_rows
 from sckn.patches import check_patches_fit, pad_for_patches, patch_norms
 from sckn.pooling import PAPER_WIDTH, gaussian_pool, pooled_size
+from sckn.settings import one_of, real_number, true_or_false, whole_number
 
 __all__ = ["KernelLayer", "LayerConfig", "evaluating"]
 
@@ -48,21 +49,21 @@ class LayerConfig:
     gradient: Gradient = "exact"
 
     def __post_init__(self) -> None:
-        for name in ("filters", "patch"):
-            object.__setattr__(self, name, whole_number(name, getattr(self, name)))
-        if not (math.isfinite(self.subsampling) and self.subsampling >= 1):
-            raise ValueError(f"subsampling must be a number of at least 1, got {self.subsampling}")
-        if not (math.isfinite(self.pooling_width) and self.pooling_width > 0):
-            raise ValueError(f"pooling_width must be a positive number, got {self.pooling_width}")
-        for name in ("epsilon", "norm_offset"):
-            if not (math.isfinite(getattr(self, name)) and getattr(self, name) >= 0):
-                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
+        checked = {
+            "filters": whole_number("filters", self.filters),
+            "patch": whole_number("patch", self.patch),
+            "subsampling": real_number("subsampling", self.subsampling, least=1),
+            "padding": true_or_false("padding", self.padding),
+            "epsilon": real_number("epsilon", self.epsilon, least=0),
+            "norm_offset": real_number("norm_offset", self.norm_offset, least=0),
+            "pooling_width": real_number("pooling_width", self.pooling_width, above=0),
+            "inverse_root": one_of("inverse_root", self.inverse_root, get_args(InverseRoot)),
+            "gradient": one_of("gradient", self.gradient, get_args(Gradient)),
+        }
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
         if not isinstance(self.kernel, Kernel):
             raise ValueError(f"kernel must be one of sckn.kernels, such as Exponential(alpha=4.0), got {self.kernel!r}")
-        if self.inverse_root not in ("eigh", "newton_schulz"):
-            raise ValueError(f"inverse_root must be 'eigh' or 'newton_schulz', got {self.inverse_root!r}")
-        if self.gradient not in ("exact", "paper"):
-            raise ValueError(f"gradient must be 'exact' or 'paper', got {self.gradient!r}")
 
     def output_size(self, height: int, width: int) -> tuple[int, int]:
         """Height and width of the output map."""
@@ -85,7 +86,9 @@ class KernelLayer(nn.Module):
 
     def __init__(self, in_channels: int, config: LayerConfig) -> None:
         super().__init__()
-        self.in_channels = in_channels
+        if not isinstance(config, LayerConfig):
+            raise ValueError(f"a KernelLayer is made from its number of input channels and a LayerConfig, got {config!r}")
+        self.in_channels = whole_number("in_channels", in_channels)
         self.config = config
         filters = torch.randn(config.filters, in_channels, config.patch, config.patch)
         self.filters = nn.Parameter(filters / torch.linalg.vector_norm(filters, dim=(1, 2, 3), keepdim=True))
@@ -108,6 +111,10 @@ class KernelLayer(nn.Module):
         """kappa(Z'Z) + epsilon I, (p, p)."""
         return filter_gram(unit_rows(self.filters), self.kernel, self.config.epsilon)
 
+    def _own_parameters(self) -> list[Tensor]:
+        """What A depends on (a replica for data parallelism has it, but no `parameters()`)."""
+        return [self.filters] if self.log_alpha is None else [self.filters, self.log_alpha]
+
     def cached_root(self) -> Tensor | None:
         """A as last computed, if it may be used now: in eval mode, without gradients, the parameters unchanged."""
         if self.training or torch.is_grad_enabled() or not self._cached_for:
@@ -115,14 +122,14 @@ class KernelLayer(nn.Module):
         # By value: a version counter does not see assignments through `.data`.
         same = all(
             old.device == new.device and old.dtype == new.dtype and torch.equal(old, new)
-            for old, new in zip(self._cached_for, self.parameters(), strict=True)
+            for old, new in zip(self._cached_for, self._own_parameters(), strict=True)
         )
         return self._cached_root if same else None
 
     def remember_root(self, root: Tensor) -> None:
         """Keep A for `cached_root`, where it may be used again."""
         if not (self.training or torch.is_grad_enabled()):
-            self._cached_for = tuple(parameter.detach().clone() for parameter in self.parameters())
+            self._cached_for = tuple(parameter.detach().clone() for parameter in self._own_parameters())
             self._cached_root = root
 
     def inverse_root(self) -> Tensor:
@@ -137,6 +144,8 @@ class KernelLayer(nn.Module):
         """The maps as they are, if this layer can take them."""
         if maps.dim() != 4 or maps.shape[1] != self.in_channels:
             raise ValueError(f"expected images of shape (B, {self.in_channels}, H, W), got {tuple(maps.shape)}")
+        if not maps.is_floating_point():
+            raise ValueError(f"expected images in floating point, got {maps.dtype}; divide bytes by 255")
         return maps
 
     def forward(self, maps: Tensor, root: Tensor | None = None) -> Tensor:

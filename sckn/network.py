@@ -10,21 +10,24 @@ from torch import Tensor, nn
 from sckn import kernels
 from sckn.inverse_root import inverse_square_root
 from sckn.layer import KernelLayer, LayerConfig
+from sckn.settings import whole_number
 
 __all__ = ["CKN", "NetworkConfig"]
 
 
 @dataclass(frozen=True)
 class NetworkConfig:
-    """Channels of the images and the layers, first to last."""
+    """A network: the channels of its images, 3 for colours, and its layers, first to last."""
 
     in_channels: int
     layers: tuple[LayerConfig, ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "layers", tuple(self.layers))
-        object.__setattr__(self, "in_channels", kernels.whole_number("in_channels", self.in_channels))
-        if not self.layers or not all(isinstance(layer, LayerConfig) for layer in self.layers):
+        if isinstance(self.layers, list | tuple):
+            object.__setattr__(self, "layers", tuple(self.layers))
+        object.__setattr__(self, "in_channels", whole_number("in_channels", self.in_channels))
+        proper = isinstance(self.layers, tuple) and all(isinstance(layer, LayerConfig) for layer in self.layers)
+        if not proper or not self.layers:
             raise ValueError(f"layers must be one or more LayerConfig, got {self.layers!r}")
 
     def output_size(self, height: int, width: int) -> tuple[int, int]:
@@ -43,6 +46,8 @@ class NetworkConfig:
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> Self:
         """The config that `to_dict` described; settings left out have their defaults."""
+        if not isinstance(fields, dict):
+            raise ValueError(f"a network is described by a table with in_channels and layers, got {fields!r}")
         try:
             layers = [
                 LayerConfig(**{**layer, "kernel": kernels.from_dict(layer["kernel"])} if "kernel" in layer else layer)
@@ -83,6 +88,7 @@ class CKN(nn.Module):
         return list(self.layers)  # pyright: ignore[reportReturnType]
 
     def forward(self, images: Tensor) -> Tensor:
+        """The last map, (B, p, h, w), of images (B, c, H, W)."""
         maps = images
         for layer, root in zip(self.kernel_layers, self.inverse_roots(), strict=True):
             maps = layer(maps, root)

@@ -14,9 +14,10 @@ __all__ = ["filter_gram", "projection_coefficients", "projection_residuals", "ps
 
 
 def unit_rows(filters: Tensor) -> Tensor:
-    """Filters (p, ...) flattened to (p, d) and scaled to unit norm, in fp32 at least: the columns of Z."""
+    """Filters (p, ...) flattened to (p, d) and scaled to unit norm, in fp32 at least: the columns of Z. Zero stays zero."""
     Z = filters.flatten(1).to(torch.promote_types(filters.dtype, torch.float32))
-    return Z / torch.linalg.vector_norm(Z, dim=1, keepdim=True)
+    norms = torch.linalg.vector_norm(Z, dim=1, keepdim=True)
+    return Z / torch.where(norms > 0, norms, 1)
 
 
 def filter_gram(Z: Tensor, kernel: Kernel, epsilon: float) -> Tensor:

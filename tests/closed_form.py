@@ -17,13 +17,13 @@ from sckn.inverse_root import Gradient
 from sckn.kernels import Kernel
 
 
-def pooling_weights(size: int, factor: float) -> Tensor:
+def pooling_weights(size: int, factor: float, width: float = 1 / math.sqrt(2)) -> Tensor:
     """Weights (pooled, size) along one axis, number by number as method.md has them, each row summing to 1."""
     if factor == 1:
         return torch.eye(size, dtype=torch.float64)
     out_size = math.floor(size / factor + 0.5)
     d = size / out_size
-    sigma = factor / math.sqrt(2)
+    sigma = width * factor
     weights = torch.zeros(out_size, size, dtype=torch.float64)
     for i in range(out_size):
         centre = d / 2 + i * d

@@ -5,7 +5,7 @@ import os
 import pickle
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -95,8 +95,26 @@ def test_foreign_files_are_named(tmp_path: Path) -> None:
         load(text)
     with pytest.raises(CheckpointError, match="does not exist"):
         load(tmp_path / "nowhere.safetensors")
-    with pytest.raises(CheckpointError, match="does not exist"):
+    with pytest.raises(CheckpointError, match="is a folder"):
         load(tmp_path)
+
+
+@dataclass(frozen=True)
+class Cubic(kernels.Kernel):
+    """A kernel that sckn does not know."""
+
+    def __call__(self, u: torch.Tensor) -> torch.Tensor:
+        return u**3
+
+    def derivative(self, u: torch.Tensor) -> torch.Tensor:
+        return 3 * u**2
+
+
+def test_a_network_that_could_not_be_loaded_again_is_not_saved(tmp_path: Path) -> None:
+    network = CKN(NetworkConfig(1, (LayerConfig(2, 3, kernel=Cubic()),)))
+    with pytest.raises(ValueError, match="unknown kernel 'Cubic'"):
+        save(network, tmp_path / "network.safetensors")
+    assert not list(tmp_path.iterdir())
 
 
 class Hostile:

@@ -276,7 +276,7 @@ def test_other_mistakes_are_refused(digits: Digits) -> None:
         transformer.transform(images.reshape(40, 1, 4, 16))
     with pytest.raises(ValueError, match="X has 32 features, but CKNTransformer is expecting 64"):
         transformer.transform(images.reshape(80, 32))
-    with pytest.raises(TypeError, match="network must be a NetworkConfig, a CKN, the name or path of one, or None, got 3"):
+    with pytest.raises(TypeError, match="network must be a NetworkConfig, a CKN, the path of one, or None, got 3"):
         CKNTransformer(3).fit(images)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="at least 2 classes, got 1 class"):
         CKNClassifier(SMALL).fit(images, np.zeros(40))

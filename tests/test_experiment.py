@@ -4,13 +4,16 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from sckn import cli
 from sckn.data.cifar10 import LabelledImages
+from sckn.images import local_whitening
 from sckn.training import experiment as module
 from sckn.training.experiment import Experiment, run_experiment
 
@@ -71,6 +74,60 @@ def test_the_test_set_is_not_looked_at_for_validation(tiny: Path, monkeypatch: p
     assert [report.lambda_exponent for report in other] == [report.lambda_exponent for report in with_test]
 
 
+def recorded(monkeypatch: pytest.MonkeyPatch, name: str) -> list[tuple[Any, ...]]:
+    """The arguments given by position to a function of the module, call by call; it still does its work."""
+    calls: list[tuple[Any, ...]] = []
+    function = getattr(module, name)
+
+    def wrapped(*arguments: Any, **settings: Any) -> Any:
+        calls.append(arguments)
+        return function(*arguments, **settings)
+
+    monkeypatch.setattr(module, name, wrapped)
+    return calls
+
+
+def test_lambda_is_per_sample_of_the_set_fitted(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last model sees all 150 images, so its lambda is 2^i/150; the choice was made with 120 of them."""
+    choices, fits = recorded(monkeypatch, "validation_errors"), recorded(monkeypatch, "fit_linear")
+    reports = run_experiment(Experiment.from_toml(tiny), tiny.parent, torch.device("cpu"))
+    assert [(len(features), kept) for features, _, kept, _ in choices] == [(150, 120)] * 2
+    for report, (features, targets, regularization) in zip(reports, fits, strict=True):
+        assert len(features) == len(targets) == 150
+        assert regularization == 2.0**report.lambda_exponent / 150
+
+
+def test_each_seed_holds_out_other_images(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All images are told apart by their labels, which are all different here; no model is fitted."""
+    train, orders = striped(150, 0), []
+
+    def shuffled(_features: Tensor, labels: Tensor, *_: Any, **__: Any) -> dict[int, float]:
+        orders.append(labels.tolist())
+        return {0: 0.0}
+
+    numbered = LabelledImages(train.images, np.arange(150))
+    monkeypatch.setitem(module.READERS, "cifar10", lambda folder: (numbered, numbered))
+    monkeypatch.setattr(module, "validation_errors", shuffled)
+    run_experiment(replace(Experiment.from_toml(tiny), seeds=(0, 1, 0)), tiny.parent, torch.device("cpu"), test=False)
+    assert orders[0] == orders[2]
+    held_out = [set(order[120:]) for order in orders[:2]]
+    assert len(held_out[0] & held_out[1]) < 20  # 6 of 30 by chance
+    assert all(sorted(order) == list(range(150)) and order != list(range(150)) for order in orders)
+
+
+@pytest.mark.parametrize("power", [0.0, 0.1, 0.25, 0.5])
+def test_images_are_whitened_with_the_power_of_the_experiment(
+    tiny: Path, power: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained, encoded = recorded(monkeypatch, "fit_unsupervised"), recorded(monkeypatch, "encode")
+    settings = replace(Experiment.from_toml(tiny), seeds=(0,), whitening_power=power)
+    run_experiment(settings, tiny.parent, torch.device("cpu"))
+    for images, seen in ((striped(150, 0).images, trained[0][1]), (striped(60, 1).images, encoded[1][1])):
+        parts = torch.from_numpy(images).double() / 255
+        expected = local_whitening(parts, power=power) if power else parts
+        torch.testing.assert_close(seen.double(), expected, rtol=1e-5, atol=1e-6)
+
+
 def test_the_command_writes_the_contract_of_a_result(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     results = tiny.parent / "results"
     monkeypatch.setattr(sys, "argv", ["sckn", "train", str(tiny), "--data", "here", "--results", str(results)])
@@ -100,7 +157,7 @@ def test_the_command_writes_the_contract_of_a_result(tiny: Path, monkeypatch: py
         ("name = 3 =", "is not valid TOML"),
         ('name = "x"', "lacks dataset, network"),
         (TOML.replace("patches", "pathces"), "unknown settings: pathces"),
-        (TOML.replace("cifar10", "imagenet"), "unknown data set 'imagenet'"),
+        (TOML.replace("cifar10", "imagenet"), "dataset must be 'cifar10', got 'imagenet'"),
         (TOML.replace("filters = 8", "filters = 0"), "filters must be a whole number"),
         (TOML.replace("iterations = 3", 'decorrelation = "all"'), "decorrelation must be"),
         (TOML.replace("iterations = 3", "validation = 1.5"), "validation must be"),

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from closed_form import pooling_weights
 from sklearn.base import clone
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.linear_model import Ridge
@@ -182,8 +183,8 @@ def naive_layer_kernel(a: Array, b: Array, config: LayerConfig) -> float:
                 for i, j in product(range(rows), range(columns))
             }
         )
-    vertical = pooling_matrix(rows, config.subsampling).numpy()
-    horizontal = pooling_matrix(columns, config.subsampling).numpy()
+    vertical = pooling_weights(rows, config.subsampling, config.pooling_width).numpy()
+    horizontal = pooling_weights(columns, config.subsampling, config.pooling_width).numpy()
     total = 0.0
     for (u, x), (v, y) in product(patches[0].items(), patches[1].items()):
         norms = float(np.linalg.norm(x) * np.linalg.norm(y))
@@ -202,6 +203,7 @@ def naive_layer_kernel(a: Array, b: Array, config: LayerConfig) -> float:
         LayerConfig(1, 1, subsampling=1.5, kernel=Polynomial(3, 0.5)),
         LayerConfig(1, 3, padding=False, kernel=Exponential(1.5)),
         LayerConfig(1, 2, subsampling=2, padding=False, kernel=Linear()),
+        LayerConfig(1, 2, subsampling=2, pooling_width=0.5),
     ],
     ids=str,
 )
@@ -222,7 +224,7 @@ def explicit_square_map(maps: Tensor, config: LayerConfig) -> Tensor:
     x = extract_patches(maps, config.patch, config.padding)  # (n, d, H' W')
     norms = torch.linalg.vector_norm(x, dim=1)[:, None, None, :]
     phi = torch.einsum("ndu,neu->ndeu", x, x) / torch.where(norms > 0, norms, 1)  # (n, d, d, H' W')
-    vertical, horizontal = pooling_matrix(height, config.subsampling), pooling_matrix(width, config.subsampling)
+    vertical, horizontal = (pooling_weights(size, config.subsampling, config.pooling_width) for size in (height, width))
     return torch.einsum("nkhw,ph,qw->nkpq", phi.flatten(1, 2).unflatten(2, (height, width)), vertical, horizontal)
 
 
@@ -230,7 +232,7 @@ def explicit_square_map(maps: Tensor, config: LayerConfig) -> Tensor:
 def test_exact_network_kernel_equals_explicit_features(padding: bool) -> None:
     square = Polynomial(2, 0.0)
     configs = (
-        LayerConfig(1, 2, subsampling=1.5, padding=padding, kernel=square),
+        LayerConfig(1, 2, subsampling=1.5, padding=padding, kernel=square, pooling_width=0.5),
         LayerConfig(1, 2, subsampling=math.sqrt(2), padding=padding, kernel=square),
     )
     maps = images = random_images(4, 1, 5, 6)

@@ -112,6 +112,15 @@ def test_a_cluster_whose_members_cancel_is_repaired() -> None:
     torch.testing.assert_close(result.centroids.norm(dim=1), torch.ones(1, dtype=torch.float64))
 
 
+def test_a_cluster_whose_members_cancel_up_to_rounding_is_repaired() -> None:
+    """What is left of the sum is a rounding error, whose direction says nothing: one of the vectors takes its place."""
+    vectors = torch.tensor([[0.6, 0.8], [-0.6, -0.8]], dtype=torch.float64)
+    vectors[1, 1] += 2e-16
+    assert 0 < float(vectors.sum(dim=0).norm()) < 1e-15
+    result = spherical_kmeans(vectors, 1, generator=seeded(0), initial=torch.tensor([[0.8, -0.6]], dtype=torch.float64))
+    assert any(torch.equal(result.centroids[0], vector) for vector in vectors)
+
+
 def test_as_many_centroids_as_vectors() -> None:
     vectors = unit_vectors(12, 4)
     result = spherical_kmeans(vectors, 12, generator=seeded(0))

@@ -29,7 +29,7 @@ def patch_by_patch(layer: KernelLayer, maps: Tensor) -> Tensor:
     config = layer.config
     lost = 0 if config.padding else config.patch - 1
     height, width = maps.shape[2] - lost, maps.shape[3] - lost
-    rows, columns = (pooling_weights(size, config.subsampling).to(maps.dtype) for size in (height, width))
+    rows, columns = (pooling_weights(size, config.subsampling, config.pooling_width).to(maps.dtype) for size in (height, width))
     outputs = []
     for image in maps:
         patches = extract_patches(image[None], config.patch, config.padding)[0].T
@@ -49,6 +49,8 @@ def patch_by_patch(layer: KernelLayer, maps: Tensor) -> Tensor:
         LayerConfig(6, 2, 1.5, kernel=Polynomial(3, 0.5), epsilon=0.1),
         LayerConfig(6, 4, 3.0, padding=False, kernel=Linear(), norm_offset=0.1),
         LayerConfig(20, 2, inverse_root="newton_schulz"),
+        LayerConfig(6, 3, 2.0, pooling_width=0.5),
+        LayerConfig(6, 2, 1.5, padding=False, pooling_width=1.2),
     ],
     ids=repr,
 )
@@ -329,6 +331,8 @@ def test_the_printed_form_names_the_settings() -> None:
         ("epsilon", -1e-3),
         ("epsilon", math.inf),
         ("norm_offset", -1.0),
+        ("pooling_width", 0.0),
+        ("pooling_width", math.nan),
         ("kernel", "Exponential"),
         ("inverse_root", "cholesky"),
         ("gradient", "none"),

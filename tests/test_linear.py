@@ -10,7 +10,7 @@ from sklearn.svm import LinearSVC
 from torch import Tensor
 
 from sckn import lbfgs
-from sckn.linear import fit_linear, one_vs_all
+from sckn.linear import error_rate, fit_linear, one_vs_all, strongest_best, validation_errors
 from sckn.losses import Logistic, Square, SquaredHinge
 
 
@@ -308,6 +308,45 @@ def test_one_vs_all() -> None:
     for dtype in (torch.uint8, torch.int32, torch.int64):
         assert torch.equal(one_vs_all(torch.tensor([2, 0, 1], dtype=dtype), 3), expected)
     assert one_vs_all(torch.tensor([0]), 2, torch.float64).dtype == torch.float64
+
+
+def test_error_rate_is_the_percentage_of_wrong_largest_scores() -> None:
+    scores = torch.tensor([[2.0, 1.0, 0.0], [-3.0, -1.0, -2.0], [0.1, 0.2, 0.3], [5.0, 4.0, 6.0]])
+    for labels, expected in (([0, 1, 2, 2], 0.0), ([0, 1, 2, 0], 25.0), ([0, 1, 1, 0], 50.0), ([1, 2, 0, 1], 100.0)):
+        assert error_rate(scores, torch.tensor(labels)) == expected
+
+
+@pytest.mark.parametrize(
+    ("errors", "best"),
+    [({-2: 7.0, 0: 5.0, 3: 5.0, 5: 6.0}, 3), ({4: 1.0, -3: 1.0, 1: 1.0}, 4), ({2: 9.0, -7: 8.5}, -7), ({0: 50.0}, 0)],
+)
+def test_of_equal_errors_the_strongest_regularization_is_chosen(errors: dict[int, float], best: int) -> None:
+    assert strongest_best(errors) == best
+
+
+def test_validation_errors_are_those_of_samples_the_model_has_not_seen() -> None:
+    """Random labels in more dimensions than samples: all are learned by heart, and nothing about the others."""
+    features, labels = torch.randn(300, 400, dtype=torch.float64), torch.randint(4, (300,))
+    kept = 100
+    errors = validation_errors(features, labels, kept, range(-6, 1))
+    assert sorted(errors) == list(range(-6, 1))
+    weights = fit_linear(features[:kept], one_vs_all(labels[:kept], 4, torch.float64), 2.0**-6 / kept).weights
+    assert error_rate(features[:kept] @ weights, labels[:kept]) == 0
+    assert all(65 < error < 85 for error in errors.values())  # guessing gives 75; three standard deviations are 9
+
+
+def test_validation_errors_are_those_of_models_fitted_one_by_one() -> None:
+    """lambda = 2^i / kept; neither the order of the exponents nor the start from another model matters."""
+    features, targets = sample(600, 20, 3)
+    labels, kept, exponents = targets.argmax(1), 150, (-4, 8, 2, 5, 11)
+    expected = {}
+    for i in exponents:
+        model = fit_linear(features[:kept], targets[:kept], 2.0**i / kept, tolerance=1e-9)
+        wrong = (features[kept:] @ model.weights).argmax(1) != labels[kept:]
+        expected[i] = 100 * int(wrong.sum()) / 450
+    errors = validation_errors(features, labels, kept, exponents, tolerance=1e-9)
+    assert errors == pytest.approx(expected, abs=1e-9)
+    assert len(set(errors.values())) > 3  # the exponents can be told apart
 
 
 @pytest.mark.gpu

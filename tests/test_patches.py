@@ -144,6 +144,17 @@ def test_zero_patches_are_left_out() -> None:
     torch.testing.assert_close(sample.norm(dim=1), torch.ones(9))
 
 
+def test_faint_patches_are_left_out() -> None:
+    """A patch of 1e-5 of the root mean square norm is noise, however long it becomes at unit norm; one of 1e-2 is not."""
+    maps = torch.ones(2, 2, 4, 4)
+    maps[0, :, 1, 2] = torch.tensor([1e-5, -1e-5])
+    maps[1, :, 3, 0] = torch.tensor([-1e-2, 1e-2])
+    sample = sample_patches([maps], 1, True, 100, seeded(0))
+    assert len(sample) == 31
+    assert bool((sample[:, 1] > 0).all())
+    assert int((sample[:, 0] < 0).sum()) == 1
+
+
 def test_nothing_but_zeros_gives_an_empty_sample() -> None:
     assert sample_patches([torch.zeros(2, 3, 5, 5)], 3, True, 10, seeded(0)).shape == (0, 27)
 

@@ -8,6 +8,7 @@ from closed_form import pooling_weights
 
 from sckn.pooling import gaussian_pool, pooled_size, pooling_matrix
 
+WIDTHS = [0.5, 1 / math.sqrt(2), 1.2]
 FACTORS = [1.0, math.sqrt(2), 1.5, 2.0, 3.0, 2 * math.sqrt(2), 6.0]
 
 
@@ -15,6 +16,9 @@ FACTORS = [1.0, math.sqrt(2), 1.5, 2.0, 3.0, 2 * math.sqrt(2), 6.0]
 @pytest.mark.parametrize("size", [4, 8, 11, 23, 32])
 def test_weights_along_one_axis(size: int, factor: float) -> None:
     torch.testing.assert_close(pooling_matrix(size, factor), pooling_weights(size, factor), rtol=1e-13, atol=1e-15)
+    for width in WIDTHS:
+        expected = pooling_weights(size, factor, width)
+        torch.testing.assert_close(pooling_matrix(size, factor, width), expected, rtol=1e-13, atol=1e-15)
 
 
 @pytest.mark.parametrize("factor", FACTORS)
@@ -37,11 +41,12 @@ def test_sizes_of_the_paper() -> None:
     assert sizes == [32, 23, 16, 11, 8, 3]
 
 
+@pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("factor", FACTORS)
-def test_pooling_is_a_double_sum_on_rectangular_maps(factor: float) -> None:
+def test_pooling_is_a_double_sum_on_rectangular_maps(factor: float, width: float) -> None:
     maps = torch.randn(2, 3, 9, 14, dtype=torch.float64)
-    rows, columns = pooling_weights(9, factor), pooling_weights(14, factor)
-    pooled = gaussian_pool(maps, factor)
+    rows, columns = pooling_weights(9, factor, width), pooling_weights(14, factor, width)
+    pooled = gaussian_pool(maps, factor, width)
     assert pooled.shape == (2, 3, len(rows), len(columns))
     for i in range(len(rows)):
         for j in range(len(columns)):

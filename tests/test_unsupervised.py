@@ -307,13 +307,21 @@ def test_no_bar_where_there_is_no_terminal(capfd: pytest.CaptureFixture[str]) ->
 # Encodes a stream and prints the peak memory, in kilobytes, after 200 and after 2000 images of 12 kB (maps of 16 kB).
 STREAM = """
 import resource
+from pathlib import Path
 import torch
-from sckn.data.batches import image_batches
 from sckn.layer import LayerConfig
 from sckn.network import CKN, NetworkConfig
+from sckn.training.unsupervised import encoded_batches
 
 torch.manual_seed(0)
-network = CKN(NetworkConfig(3, (LayerConfig(16, 3, subsampling=2),))).eval()
+network = CKN(NetworkConfig(3, (LayerConfig(16, 3, subsampling=2),)))
+
+def peak():
+    # on Linux ru_maxrss begins at the peak of the process that started this one, which may hide all that follows
+    status = Path("/proc/self/status")
+    lines = status.read_text().splitlines() if status.exists() else []
+    peaks = [line.split()[1] for line in lines if line.startswith("VmHWM:")]
+    return peaks[0] if peaks else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 def stream(images):
     for _ in range(images // 20):
@@ -321,10 +329,10 @@ def stream(images):
 
 for count in (200, 2000):
     seen = 0
-    with torch.no_grad():
-        for batch in image_batches(stream(count), 20):
-            seen += len(network(batch).flatten(1))
-    print(seen, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    for features in encoded_batches(network, stream(count), batch_size=20):
+        assert features.shape == (20, 16 * 16 * 16)
+        seen += len(features)
+    print(seen, peak())
 """
 
 

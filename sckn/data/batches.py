@@ -8,8 +8,9 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import IterableDataset
 
-__all__ = ["ImageSource", "image_batches"]
+__all__ = ["ImageSource", "floating_point", "image_batches"]
 
 
 class Dataset(Protocol):
@@ -34,13 +35,19 @@ def image_batches(source: ImageSource, batch_size: int, device: torch.device | s
         if images.dim() != 4:
             raise ValueError(f"expected a batch of images of shape (B, c, H, W), got {tuple(images.shape)}")
         for piece in images.split(batch_size):
-            piece = piece.to(device)
-            piece = piece.float() / 255 if piece.dtype == torch.uint8 else piece
-            if not piece.is_floating_point():
-                raise ValueError(f"expected images in floating point or in bytes (uint8), got {piece.dtype}")
+            piece = floating_point(piece.to(device))
             if not bool(torch.isfinite(piece).all()):
                 raise ValueError("the images hold NaN or infinity; clean them first")
             yield piece
+
+
+def floating_point(images: Tensor) -> Tensor:
+    """Bytes scaled to [0, 1] in float32, floating point as it is."""
+    if images.dtype == torch.uint8:
+        return images.float() / 255
+    if not images.is_floating_point():
+        raise ValueError(f"expected images in floating point or in bytes (uint8), got {images.dtype}")
+    return images
 
 
 def _pieces(source: ImageSource, batch_size: int) -> Iterator[Any]:
@@ -51,7 +58,7 @@ def _pieces(source: ImageSource, batch_size: int) -> Iterator[Any]:
             raise ValueError(f"expected images of shape (n, c, H, W), got {tuple(source.shape)}")
         for start in range(0, len(source), batch_size):
             yield source[start : start + batch_size]
-    elif not isinstance(source, list | tuple) and hasattr(source, "__getitem__") and hasattr(source, "__len__"):
+    elif _is_indexed(source):
         data: Any = source
         for start in range(0, len(data), batch_size):
             yield torch.stack([_as_tensor(_first(data[i])) for i in range(start, min(start + batch_size, len(data)))])
@@ -62,6 +69,12 @@ def _pieces(source: ImageSource, batch_size: int) -> Iterator[Any]:
         raise TypeError(
             f"expected images as a tensor, an array, a .npy file, a data set or batches, got {type(source).__name__}"
         )
+
+
+def _is_indexed(source: Any) -> bool:
+    """Whether the source is a data set of single images rather than an iterable of batches."""
+    batches = isinstance(source, list | tuple | IterableDataset)
+    return not batches and hasattr(source, "__getitem__") and hasattr(source, "__len__")
 
 
 def _open_array(path: Path) -> np.ndarray:

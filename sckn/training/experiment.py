@@ -4,12 +4,14 @@ lambda = 2^i/n is chosen on a part of the training set held out, then the linear
 set is looked at once, at the end.
 """
 
+import re
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 import torch
@@ -21,9 +23,13 @@ from sckn.features import FeatureTransform
 from sckn.images import local_whitening
 from sckn.linear import error_rate, fit_linear, one_vs_all, strongest_best, validation_errors
 from sckn.network import CKN, NetworkConfig
+from sckn.settings import one_of, real_number, whole_number
 from sckn.training.unsupervised import encode, fit_unsupervised
 
 __all__ = ["Experiment", "SeedReport", "run_experiment"]
+
+Decorrelation = Literal["features", "channels"]
+Precision = Literal["highest", "high"]
 
 READERS: dict[str, Callable[[Path], tuple[LabelledImages, LabelledImages]]] = {"cifar10": read_cifar10}
 
@@ -53,25 +59,38 @@ class Experiment:
     whitening_power: float = 0.25
     patches: int = 100_000
     iterations: int = 20
-    decorrelation: Literal["features", "channels"] = "features"
+    decorrelation: Decorrelation = "features"
     feature_norm: float = 10.0
     lambda_exponents: tuple[int, ...] = tuple(range(-4, 5))
     validation: float = 0.2
     tolerance: float = 1e-4
     batch_size: int = 256
-    precision: str = "high"
+    precision: Precision = "high"
 
     def __post_init__(self) -> None:
-        if self.dataset not in READERS:
-            raise ValueError(f"unknown data set {self.dataset!r}; expected one of {', '.join(READERS)}")
-        if not 0 < self.validation < 1:
-            raise ValueError(f"validation must be a part of the training set between 0 and 1, got {self.validation}")
-        if not self.seeds or not self.lambda_exponents:
-            raise ValueError("seeds and lambda_exponents must not be empty")
-        if self.decorrelation not in ("features", "channels"):
-            raise ValueError(f"decorrelation must be 'features' or 'channels', got {self.decorrelation!r}")
-        if self.precision not in ("highest", "high"):
-            raise ValueError(f"precision must be 'highest' or 'high', got {self.precision!r}")
+        if not (isinstance(self.name, str) and re.fullmatch(r"[\w.-]*\w[\w.-]*", self.name)):
+            raise ValueError(f"name must consist of letters, digits, '.', '_' and '-', got {self.name!r}")
+        if not isinstance(self.network, NetworkConfig):
+            raise ValueError(f"network must be a NetworkConfig, got {self.network!r}")
+        for name in ("seeds", "lambda_exponents"):
+            if not isinstance(getattr(self, name), tuple) or not getattr(self, name):
+                raise ValueError(f"{name} must be a list of one or more whole numbers, got {getattr(self, name)!r}")
+        checked = {
+            "dataset": one_of("dataset", self.dataset, tuple(READERS)),
+            "seeds": tuple(whole_number("each of seeds", seed, least=0) for seed in self.seeds),
+            "whitening_power": real_number("whitening_power", self.whitening_power, least=0),
+            "patches": whole_number("patches", self.patches),
+            "iterations": whole_number("iterations", self.iterations),
+            "decorrelation": one_of("decorrelation", self.decorrelation, get_args(Decorrelation)),
+            "feature_norm": real_number("feature_norm", self.feature_norm, above=0),
+            "lambda_exponents": tuple(whole_number("each of lambda_exponents", i, least=-99) for i in self.lambda_exponents),
+            "validation": real_number("validation", self.validation, above=0, below=1),
+            "tolerance": real_number("tolerance", self.tolerance, above=0),
+            "batch_size": whole_number("batch_size", self.batch_size),
+            "precision": one_of("precision", self.precision, get_args(Precision)),
+        }
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
 
     @classmethod
     def from_toml(cls, path: Path) -> Self:
@@ -87,11 +106,13 @@ class Experiment:
         if unknown or missing:
             problem = f"has unknown settings: {', '.join(unknown)}" if unknown else f"lacks {', '.join(missing)}"
             raise ValueError(f"{path} {problem}; the settings are {', '.join(sorted(known))}")
-        content["network"] = NetworkConfig.from_dict(content["network"])
         for name in ("seeds", "lambda_exponents"):
             if name in content:
-                content[name] = tuple(content[name])
-        return cls(**content)
+                content[name] = tuple(content[name]) if isinstance(content[name], list) else content[name]
+        try:
+            return cls(**{**content, "network": NetworkConfig.from_dict(content["network"])})
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
 
     def to_dict(self) -> dict[str, Any]:
         """All settings, defaults included."""
@@ -100,30 +121,58 @@ class Experiment:
 
 @dataclass(frozen=True)
 class SeedReport:
-    """One run: errors in percent, seconds of each phase, peak memory of the accelerator in GiB if there is one."""
+    """One run: errors in percent, seconds of each phase, peak memory of the accelerator in GiB if there is one.
+
+    `gradient` tells how well the final linear model converged (see `LinearModel`).
+    """
 
     seed: int
     test_error: float
     train_error: float
     validation_errors: dict[int, float]
     lambda_exponent: int
+    gradient: float
     seconds: dict[str, float]
     peak_gib: float | None
 
 
 def run_experiment(experiment: Experiment, folder: Path, device: torch.device, *, test: bool = True) -> list[SeedReport]:
     """Run every seed. With `test` False only the validation errors are found (the test error is NaN)."""
-    precision = "tf32" if experiment.precision == "high" else "ieee"
-    torch.backends.cuda.matmul.fp32_precision = precision
-    torch.backends.cudnn.conv.fp32_precision = precision  # pyright: ignore[reportAttributeAccessIssue]
     started = perf_counter()
     train, held_out = READERS[experiment.dataset](folder)
+    if not 0 < _kept(experiment, len(train.labels)) < len(train.labels):
+        raise ValueError(f"validation = {experiment.validation} leaves no image on one side of {len(train.labels)}; change it")
+    if train.images.shape[1] != experiment.network.in_channels:
+        channels = train.images.shape[1]
+        raise ValueError(
+            f"the images have {channels} channels, but the network's in_channels is {experiment.network.in_channels}"
+        )
     images, test_images = _prepared(experiment, train, device), _prepared(experiment, held_out, device) if test else None
     prepared = perf_counter() - started
-    return [
-        _run_seed(experiment, seed, (images, train.labels), (test_images, held_out.labels), prepared)
-        for seed in tqdm(experiment.seeds, desc=experiment.name, unit="seed", disable=None)
-    ]
+    with _precision(experiment.precision):
+        return [
+            _run_seed(experiment, seed, (images, train.labels), (test_images, held_out.labels), prepared)
+            for seed in tqdm(experiment.seeds, desc=experiment.name, unit="seed", disable=None)
+        ]
+
+
+def _kept(experiment: Experiment, count: int) -> int:
+    """How many of the training images are not held out."""
+    return count - round(experiment.validation * count)
+
+
+@contextmanager
+def _precision(precision: Precision) -> Iterator[None]:
+    """Convolutions and products of fp32 numbers on a GPU in TF32 or not; afterwards as before."""
+    switches: list[Any] = [torch.backends.cuda.matmul, torch.backends.cudnn.conv]  # pyright: ignore[reportAttributeAccessIssue]
+    before = [switch.fp32_precision for switch in switches]
+    for switch in switches:
+        switch.fp32_precision = "tf32" if precision == "high" else "ieee"
+    try:
+        yield
+    finally:
+        for switch, value in zip(switches, before, strict=True):
+            switch.fp32_precision = value
 
 
 def _prepared(experiment: Experiment, data: LabelledImages, device: torch.device) -> Tensor:
@@ -163,21 +212,22 @@ def _run_seed(
     features = transform(features)
     clock.lap("decorrelation")
 
-    kept = len(features) - round(experiment.validation * len(features))
+    kept = _kept(experiment, len(features))
     errors = validation_errors(features, labels, kept, experiment.lambda_exponents, tolerance=experiment.tolerance)
     best = strongest_best(errors)
     clock.lap("choice of lambda")
-    test_error = train_error = float("nan")
+    test_error = train_error = gradient = float("nan")
     if test[0] is not None:
         targets = one_vs_all(labels, classes)
-        weights = fit_linear(features, targets, 2.0**best / len(features), tolerance=experiment.tolerance).weights
+        model = fit_linear(features, targets, 2.0**best / len(features), tolerance=experiment.tolerance)
+        weights, gradient = model.weights, model.gradient
         train_error = error_rate(features @ weights, labels)
         clock.lap("final fit")
         test_features = transform(encode(network, test[0], batch_size=experiment.batch_size))
         test_error = error_rate(test_features @ weights, torch.from_numpy(test[1]).to(device))
         clock.lap("test")
     peak = torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else None
-    return SeedReport(seed, test_error, train_error, errors, best, {"preparation": prepared, **clock.seconds}, peak)
+    return SeedReport(seed, test_error, train_error, errors, best, gradient, {"preparation": prepared, **clock.seconds}, peak)
 
 
 class _Clock:

@@ -1,6 +1,7 @@
 """Learning without labels, layer by layer: random patches, spherical k-means, centroids as filters (section 2)."""
 
 from collections.abc import Iterator
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -8,16 +9,19 @@ from tqdm import tqdm
 
 from sckn.data.batches import ImageSource, image_batches
 from sckn.kmeans import spherical_kmeans
-from sckn.layer import evaluating
+from sckn.layer import KernelLayer, evaluating
 from sckn.network import CKN
 from sckn.patches import sample_patches
+from sckn.settings import whole_number
 
 __all__ = ["encode", "encoded_batches", "fit_unsupervised"]
+
+Network = TypeVar("Network", CKN, KernelLayer)
 
 
 @torch.no_grad()
 def fit_unsupervised(
-    network: CKN,
+    network: Network,
     images: ImageSource,
     *,
     patches: int = 100_000,
@@ -25,33 +29,36 @@ def fit_unsupervised(
     batch_size: int = 256,
     seed: int = 0,
     progress: bool = True,
-) -> CKN:
+) -> Network:
     """Learn the filters of every layer from images, in place; the network is returned.
 
     Parameters
     ----------
-    network: on the device where the work is done.
+    network: a CKN or a single KernelLayer, on the device where the work is done.
     images: (n, c, H, W) as a tensor or an array, the path of a .npy file, a data set, or an iterable of batches that can
         be walked through once for each layer (a list or a DataLoader, not a generator).
     patches: drawn at random from all images for each layer; at least as many as filters.
     iterations: of k-means, at most.
     batch_size: images encoded at a time.
-    seed: the same seed gives the same filters.
+    seed: the same seed and batch size give the same filters, on every device up to rounding.
     progress: show a bar, if standard error is a terminal.
     """
-    if iter_once(images) and len(network.layers) > 1:
+    layers = [network] if isinstance(network, KernelLayer) else network.kernel_layers
+    if iter_once(images) and len(layers) > 1:
         raise ValueError(
-            f"a generator can be walked through only once, but each of the {len(network.layers)} layers needs a pass; "
+            f"a generator can be walked through only once, but each of the {len(layers)} layers needs a pass; "
             "give a list of batches, a DataLoader or an array"
         )
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(whole_number("seed", seed, least=0))
+    patches, iterations = whole_number("patches", patches), whole_number("iterations", iterations)
+    batch_size = whole_number("batch_size", batch_size)
     parameter = next(network.parameters())
-    bar = tqdm(total=len(network.layers), desc="layers", unit="layer", disable=None if progress else True)
-    for depth, layer in enumerate(network.kernel_layers):
+    bar = tqdm(total=len(layers), desc="layers", unit="layer", disable=None if progress else True)
+    for depth, layer in enumerate(layers):
         config = layer.config
         bar.set_postfix_str(f"sampling {patches:,} patches")
         batches = image_batches(images, batch_size, parameter.device)
-        maps = (_through(network, depth, batch.to(parameter.dtype)) for batch in batches)
+        maps = (_through(layers, depth, batch.to(parameter.dtype)) for batch in batches)
         with evaluating(network):
             sample = sample_patches(maps, config.patch, config.padding, max(patches, config.filters), generator)
         bar.set_postfix_str(f"k-means, {config.filters} filters")
@@ -67,16 +74,19 @@ def iter_once(source: ImageSource) -> bool:
     return hasattr(source, "__next__")
 
 
-def _through(network: CKN, depth: int, images: Tensor) -> Tensor:
+def _through(layers: list[KernelLayer], depth: int, images: Tensor) -> Tensor:
     """The input map of layer `depth`."""
-    maps = network.kernel_layers[0].checked(images)
-    for layer in network.kernel_layers[:depth]:
+    maps = layers[0].checked(images)
+    for layer in layers[:depth]:
         maps = layer(maps)
     return maps
 
 
-def encode(network: CKN, images: ImageSource, *, batch_size: int = 256, progress: bool = False) -> Tensor:
-    """The last maps of all images, flattened: (n, p h w), on the device of the network."""
+def encode(network: CKN | KernelLayer, images: ImageSource, *, batch_size: int = 256, progress: bool = False) -> Tensor:
+    """The last maps of all images, flattened: (n, p h w), on the device of the network.
+
+    Images come from any source that `fit_unsupervised` takes, and from a generator; `batch_size` are encoded at a time.
+    """
     batches = encoded_batches(network, images, batch_size=batch_size)
     features = list(tqdm(batches, desc="encoding", unit="batch", disable=None if progress else True))
     if not features:
@@ -84,10 +94,10 @@ def encode(network: CKN, images: ImageSource, *, batch_size: int = 256, progress
     return torch.cat(features)
 
 
-def encoded_batches(network: CKN, images: ImageSource, *, batch_size: int = 256) -> Iterator[Tensor]:
+def encoded_batches(network: CKN | KernelLayer, images: ImageSource, *, batch_size: int = 256) -> Iterator[Tensor]:
     """Features (B, p h w) of one batch of images after the other, for data sets whose features do not fit in memory."""
     parameter = next(network.parameters())
-    for batch in image_batches(images, batch_size, parameter.device):
+    for batch in image_batches(images, whole_number("batch_size", batch_size), parameter.device):
         with torch.no_grad(), evaluating(network):
             features = network(batch.to(parameter.dtype)).flatten(1)
         yield features

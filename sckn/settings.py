@@ -1,0 +1,39 @@
+"""Checks of settings: each returns the value in its plain type, or says what was wrong and what was expected."""
+
+import math
+import numbers
+import operator
+from typing import Any
+
+__all__ = ["one_of", "real_number", "true_or_false", "whole_number"]
+
+
+def whole_number(name: str, value: Any, least: int = 1) -> int:
+    """An int of at least `least`; numpy's integers are welcome, 2.0 and True are not."""
+    if isinstance(value, bool) or not hasattr(value, "__index__") or operator.index(value) < least:
+        raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
+    return operator.index(value)
+
+
+def real_number(name: str, value: Any, *, least: float = -math.inf, above: float = -math.inf, below: float = math.inf) -> float:
+    """A finite float within the bounds given; numpy's numbers are welcome, "2" and True are not."""
+    finite = isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
+    if not finite or float(value) < least or not above < float(value) < below:
+        bounds = [f"of at least {least:g}"] * (least > -math.inf) + [f"above {above:g}"] * (above > -math.inf)
+        bounds += [f"below {below:g}"] * (below < math.inf)
+        raise ValueError(f"{name} must be a number{' ' if bounds else ''}{' and '.join(bounds)}, got {value!r}")
+    return float(value)
+
+
+def one_of(name: str, value: Any, choices: tuple[str, ...]) -> Any:
+    """One of a few words."""
+    if value not in choices:
+        raise ValueError(f"{name} must be {' or '.join(map(repr, choices))}, got {value!r}")
+    return value
+
+
+def true_or_false(name: str, value: Any) -> bool:
+    """A truth value; "false" is not one."""
+    if not isinstance(value, bool) and type(value).__name__ != "bool":  # numpy's is called so too
+        raise ValueError(f"{name} must be true or false, got {value!r}")
+    return bool(value)
