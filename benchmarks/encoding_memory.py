@@ -2,16 +2,16 @@
 
 python benchmarks/encoding_memory.py
 
-Each figure is the peak memory (Linux) of a process of its own that encodes images of the size of CIFAR-10 from a .npy
-file into another .npy file, less that of one that only loads the libraries and encodes one image.
+Each figure is the peak memory (Linux) of a process of its own that encodes images of the size of CIFAR-10 from a
+file into another file, less that of one that only loads the libraries and encodes one image.
 """
 
 import argparse
 import subprocess
 import sys
 import tempfile
-import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -22,49 +22,32 @@ from sckn.network import CKN, NetworkConfig
 from sckn.results import write_result
 from sckn.training.unsupervised import encoded_batches
 
+IMAGE_BYTES = 3 * 32 * 32
 NETWORK = NetworkConfig(3, (LayerConfig(32, 3, subsampling=2), LayerConfig(64, 3, subsampling=6)))
+
+
+def read_batches(source: Path, batch_size: int) -> Iterator[np.ndarray]:
+    """Images of a file of bytes, without mapping it: pages of a mapped file would count as memory of the process."""
+    with source.open("rb") as file:
+        while data := file.read(batch_size * IMAGE_BYTES):
+            yield np.frombuffer(data, np.uint8).reshape(-1, 3, 32, 32)
 
 
 def encode_file(source: Path, batch_size: int) -> None:
     """Encode `source` into a file beside it; print the peak memory of this process in MiB."""
     torch.set_num_threads(1)
-    peak = PeakMemory()
     torch.manual_seed(0)
-    count = len(np.load(source, mmap_mode="r"))
-    height, width = NETWORK.output_size(32, 32)
-    shape = (count, NETWORK.layers[-1].filters * height * width)
-    features = np.lib.format.open_memmap(source.with_suffix(".features.npy"), mode="w+", dtype=np.float32, shape=shape)
-    start = 0
-    for batch in encoded_batches(CKN(NETWORK), source, batch_size=batch_size):
-        features[start : start + len(batch)] = batch.numpy()
-        start += len(batch)
-    print(peak.stop())
-
-
-class PeakMemory(threading.Thread):
-    """Watches the memory of this process that belongs to no file: mapped pages of the images are the system's to drop."""
-
-    def __init__(self) -> None:
-        super().__init__(daemon=True)
-        self.peak_mib, self.done = 0.0, threading.Event()
-        self.start()
-
-    def run(self) -> None:
-        while not self.done.wait(0.002):
-            status = Path("/proc/self/status").read_text()
-            held = int(status.split("RssAnon:")[1].split()[0]) / 1024
-            self.peak_mib = max(self.peak_mib, held)
-
-    def stop(self) -> float:
-        self.done.set()
-        self.join()
-        return self.peak_mib
+    with source.with_suffix(".features").open("wb") as file:
+        for batch in encoded_batches(CKN(NETWORK), read_batches(source, batch_size), batch_size=batch_size):
+            batch.numpy().tofile(file)
+    status = Path("/proc/self/status").read_text()
+    print(int(status.split("VmHWM:")[1].split()[0]) / 1024)
 
 
 def measure(folder: Path, images: int, batch_size: int) -> float:
     """Peak memory in MiB of a process that encodes so many images."""
-    source = folder / "images.npy"
-    np.save(source, np.random.default_rng(0).integers(0, 256, (images, 3, 32, 32), dtype=np.uint8))
+    source = folder / "images.bytes"
+    np.random.default_rng(0).integers(0, 256, images * IMAGE_BYTES, dtype=np.uint8).tofile(source)
     command = [sys.executable, __file__, "--encode", str(source), "--batch", str(batch_size)]
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 

@@ -49,7 +49,8 @@ def train(
     """
     started = perf_counter()
     settings, place = Experiment.from_toml(experiment), _device(device)
-    results.mkdir(parents=True, exist_ok=True)  # before the work, in case it cannot be
+    if results.exists() and not results.is_dir():  # before the work, not after it
+        raise ValueError(f"{results} is not a folder; give a folder for the result with --results")
     print(f"{settings.name}: reading {data}, preparing the images, then {len(settings.seeds)} run(s) ...", flush=True)
     reports = run_experiment(settings, data, place)
     errors = [report.test_error for report in reports]

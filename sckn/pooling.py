@@ -33,6 +33,10 @@ def pooling_matrix(size: int, factor: float, width: float = PAPER_WIDTH) -> Tens
         return torch.eye(size, dtype=torch.float64)
     pooled = pooled_size(size, factor)
     sigma = width * factor
+    if 3 * sigma < 0.5:  # the nearest pixel may be half a pixel away
+        raise ValueError(
+            f"a pooling width of {width} is too narrow for a factor of {factor}; it must be at least {1 / (6 * factor):.3g}"
+        )
     centres = (torch.arange(pooled, dtype=torch.float64) + 0.5) * (size / pooled)
     distance = torch.arange(size, dtype=torch.float64) + 0.5 - centres[:, None]  # (pooled, size)
     # the margin keeps a pixel at exactly 3 sigma, whichever way its distance was rounded

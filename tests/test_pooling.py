@@ -96,3 +96,10 @@ def test_a_first_use_in_inference_mode_does_not_spoil_training() -> None:
 def test_factors_below_1_are_refused(factor: float) -> None:
     with pytest.raises(ValueError, match="subsampling factor"):
         pooling_matrix(8, factor)
+
+
+@pytest.mark.parametrize("factor", [1.5, 2.0, 6.0])
+def test_a_window_without_a_pixel_is_refused(factor: float) -> None:
+    with pytest.raises(ValueError, match="too narrow"):
+        pooling_matrix(12, factor, width=0.99 / (6 * factor))
+    assert pooling_matrix(12, factor, width=1.01 / (6 * factor)).isfinite().all()
