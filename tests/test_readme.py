@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from sckn.training.experiment import Experiment
+
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
@@ -33,6 +35,13 @@ def test_the_table_is_that_of_the_results(name: str, error: str, deviation: str,
 def test_every_result_is_in_the_table_and_has_its_experiment() -> None:
     assert sorted(row[0] for row in ROWS) == sorted(path.stem for path in (ROOT / "results").glob("cifar10-*.json"))
     assert all((ROOT / "experiments" / f"{row[0]}.toml").exists() for row in ROWS)
+
+
+@pytest.mark.parametrize("name", [row[0] for row in ROWS])
+def test_results_are_those_of_the_experiments_as_they_stand(name: str) -> None:
+    settings = Experiment.from_toml(ROOT / "experiments" / f"{name}.toml").to_dict()
+    result = json.loads((ROOT / "results" / f"{name}.json").read_text())
+    assert json.loads(json.dumps(settings)) == result["config"]
 
 
 def test_the_map_names_every_module() -> None:
