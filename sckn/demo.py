@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sckn.features import FeatureTransform
 from sckn.layer import LayerConfig
-from sckn.linear import error_rate, fit_linear, one_vs_all, strongest_best, validation_errors
+from sckn.linear import best_exponent, error_rate, fit_linear, one_vs_all, validation_errors
 from sckn.network import CKN, NetworkConfig
 from sckn.training.unsupervised import encode, fit_unsupervised
 
@@ -53,5 +53,5 @@ def _linear_error(features: Tensor, labels: Tensor, half: int, group: int) -> fl
     features = transform(features)
     errors = validation_errors(features[:half], labels[:half], half - half // 5, EXPONENTS)
     targets = one_vs_all(labels[:half], 10)
-    model = fit_linear(features[:half], targets, 2.0 ** strongest_best(errors) / half)
+    model = fit_linear(features[:half], targets, 2.0 ** best_exponent(errors) / half)
     return error_rate(features[half:] @ model.weights, labels[half:])

@@ -15,7 +15,7 @@ from sckn import lbfgs
 from sckn.inverse_root import full_precision
 from sckn.losses import Loss, Square, SquaredHinge
 
-__all__ = ["LinearModel", "error_rate", "fit_linear", "one_vs_all", "strongest_best", "validation_errors"]
+__all__ = ["LinearModel", "best_exponent", "error_rate", "fit_linear", "one_vs_all", "validation_errors"]
 
 
 @dataclass(frozen=True)
@@ -110,6 +110,6 @@ def validation_errors(
     return errors
 
 
-def strongest_best(errors: dict[int, float]) -> int:
+def best_exponent(errors: dict[int, float]) -> int:
     """The exponent with the least error; of equals the strongest regularisation."""
     return min(errors, key=lambda i: (errors[i], -i))

@@ -10,7 +10,7 @@ from sklearn.svm import LinearSVC
 from torch import Tensor
 
 from sckn import lbfgs
-from sckn.linear import error_rate, fit_linear, one_vs_all, strongest_best, validation_errors
+from sckn.linear import best_exponent, error_rate, fit_linear, one_vs_all, validation_errors
 from sckn.losses import Logistic, Square, SquaredHinge
 
 
@@ -321,7 +321,7 @@ def test_error_rate_is_the_percentage_of_wrong_largest_scores() -> None:
     [({-2: 7.0, 0: 5.0, 3: 5.0, 5: 6.0}, 3), ({4: 1.0, -3: 1.0, 1: 1.0}, 4), ({2: 9.0, -7: 8.5}, -7), ({0: 50.0}, 0)],
 )
 def test_of_equal_errors_the_strongest_regularization_is_chosen(errors: dict[int, float], best: int) -> None:
-    assert strongest_best(errors) == best
+    assert best_exponent(errors) == best
 
 
 def test_validation_errors_are_those_of_samples_the_model_has_not_seen() -> None:

@@ -21,7 +21,7 @@ from tqdm import tqdm
 from sckn.data.cifar10 import LabelledImages, read_cifar10
 from sckn.features import FeatureTransform
 from sckn.images import local_whitening
-from sckn.linear import error_rate, fit_linear, one_vs_all, strongest_best, validation_errors
+from sckn.linear import best_exponent, error_rate, fit_linear, one_vs_all, validation_errors
 from sckn.network import CKN, NetworkConfig
 from sckn.settings import one_of, real_number, whole_number
 from sckn.training.unsupervised import encode, fit_unsupervised
@@ -214,7 +214,7 @@ def _run_seed(
 
     kept = _kept(experiment, len(features))
     errors = validation_errors(features, labels, kept, experiment.lambda_exponents, tolerance=experiment.tolerance)
-    best = strongest_best(errors)
+    best = best_exponent(errors)
     clock.lap("choice of lambda")
     test_error = train_error = gradient = float("nan")
     if test[0] is not None:
