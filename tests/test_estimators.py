@@ -304,7 +304,8 @@ def test_digits_beat_raw_pixels(digits: Digits) -> None:
 @pytest.mark.gpu
 def test_gpu_agrees_with_cpu_and_pickles_without_one(digits: Digits) -> None:
     images, labels = digits[0][:200], digits[1][:200]
-    automatic = CKNClassifier(SMALL, random_state=0).fit(images, labels)
-    on_cpu = CKNClassifier(SMALL, random_state=0, device="cpu").fit(images, labels)
-    assert np.allclose(automatic.decision_function(images), on_cpu.decision_function(images), atol=1e-3)
+    # solved to the end: where a loose tolerance stops the solver is a matter of rounding
+    automatic = CKNClassifier(SMALL, random_state=0, tolerance=1e-9).fit(images, labels)
+    on_cpu = CKNClassifier(SMALL, random_state=0, tolerance=1e-9, device="cpu").fit(images, labels)
+    assert np.allclose(automatic.decision_function(images), on_cpu.decision_function(images), atol=1e-5)
     assert all(parameter.device.type == "cpu" for parameter in automatic.network_.parameters())
