@@ -2,12 +2,16 @@
 
 from sckn import kernels
 from sckn.checkpoint import CheckpointError, load, save
-from sckn.estimators import CKNClassifier, CKNTransformer
+from sckn.estimators import CKNClassifier, CKNRegressor, CKNTransformer
 from sckn.gram import ImageKernel, exact_kernel_matrix, exact_layer_kernel, kernel_matrix
 from sckn.images import local_whitening
 from sckn.layer import KernelLayer, LayerConfig
+from sckn.model import KernelModel
 from sckn.network import CKN, NetworkConfig
 from sckn.nystrom import projection_coefficients, projection_residuals
+from sckn.training.recipe import Recipe
+from sckn.training.sphere import SphereSGD
+from sckn.training.supervised import train_supervised
 from sckn.training.unsupervised import encode, encoded_batches, fit_unsupervised
 
 __version__ = "0.1.0.dev0"
@@ -15,12 +19,16 @@ __version__ = "0.1.0.dev0"
 __all__ = [
     "CKN",
     "CKNClassifier",
+    "CKNRegressor",
     "CKNTransformer",
     "CheckpointError",
     "ImageKernel",
     "KernelLayer",
+    "KernelModel",
     "LayerConfig",
     "NetworkConfig",
+    "Recipe",
+    "SphereSGD",
     "encode",
     "encoded_batches",
     "exact_kernel_matrix",
@@ -33,4 +41,5 @@ __all__ = [
     "projection_coefficients",
     "projection_residuals",
     "save",
+    "train_supervised",
 ]

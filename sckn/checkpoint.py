@@ -4,80 +4,138 @@ Loading reads numbers and JSON and executes nothing.
 """
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save as to_bytes
+from torch import Tensor
 
 from sckn.files import written_whole
+from sckn.model import KernelModel
 from sckn.network import CKN, NetworkConfig
+from sckn.settings import true_or_false
 
-__all__ = ["CheckpointError", "load", "save"]
+__all__ = ["CheckpointError", "Content", "load", "load_network", "read_tensors", "save", "write_tensors"]
 
 FORMAT = "sckn"
 FORMAT_VERSION = 1
+# What JSON and the config classes raise at a description that was damaged or is not known here.
+UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 
 class CheckpointError(ValueError):
     """The file is not a checkpoint that this version can read."""
 
 
-def save(network: CKN, path: str | Path) -> Path:
-    """Write a network to `path`; a file that was there is replaced only once the new one is whole."""
-    path = Path(path)
+def save(model: CKN | KernelModel, path: str | Path) -> Path:
+    """Write a network, alone or with its linear model; a file that was there is replaced only once the new one is whole."""
+    network = model.network if isinstance(model, KernelModel) else model
     config = json.dumps(network.config.to_dict())
     NetworkConfig.from_dict(json.loads(config))  # refuses a kernel that could not be loaded again
-    metadata = {
-        "format": FORMAT,
-        "format_version": str(FORMAT_VERSION),
-        "kind": "CKN",
-        "config": config,
-    }
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()}
-    with written_whole(path) as temporary:
-        try:
-            save_file(tensors, temporary, metadata)
-        except SafetensorError as error:
-            raise OSError(None, str(error)) from None
-    return path
+    if isinstance(model, KernelModel):
+        description = {"config": config, "per_pixel": json.dumps(model.per_pixel)}
+        return write_tensors(path, "KernelModel", model.state_dict(), description)
+    return write_tensors(path, "CKN", model.state_dict(), {"config": config})
 
 
-def load(source: str | Path, device: torch.device | str = "cpu") -> CKN:
-    """Read a network that `save` wrote, in eval mode, with the precision it was saved in."""
+def load(source: str | Path, device: torch.device | str = "cpu") -> CKN | KernelModel:
+    """Read what `save` wrote, in eval mode, with the precision it was saved in."""
     path = Path(source)
-    if not path.is_file():
-        problem = "is a folder" if path.is_dir() else "does not exist"
-        raise CheckpointError(f"{path} {problem}; expected a checkpoint written by sckn.save")
+    kind, tensors, metadata = read_tensors(path, ("CKN", "KernelModel"))
     try:
-        with safe_open(path, framework="pt") as file:
-            config = _config(path, file.metadata() or {})
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a mapping)
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"{path} is not a whole .safetensors file ({error}); copy or download it again") from None
+        config = NetworkConfig.from_dict(json.loads(metadata["config"]))
+        per_pixel = kind == "KernelModel" and true_or_false("per_pixel", json.loads(metadata["per_pixel"]))
+    except UNREADABLE as error:
+        raise CheckpointError(f"the description of the network in {path} cannot be read: {error}") from None
     with torch.device("meta"):  # no memory is taken for a config that asks for more than the file holds
-        network = CKN(config)
-    expected = network.state_dict()
+        model = CKN(config)
+        if kind == "KernelModel":
+            model = KernelModel(model, torch.empty(_weights_shape(tensors, config, per_pixel)), per_pixel=per_pixel)
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    if shapes != {name: tuple(tensor.shape) for name, tensor in expected.items()}:
+    if shapes != {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}:
         raise CheckpointError(f"{path} holds weights that do not fit its own config; copy or download it again")
     if not all(tensor.is_floating_point() and bool(torch.isfinite(tensor).all()) for tensor in tensors.values()):
         raise CheckpointError(f"{path} holds weights that are no finite numbers; train or download the model again")
-    network.load_state_dict(tensors, assign=True)
-    return network.to(device).eval()
+    model.load_state_dict(tensors, assign=True)
+    return model.to(device).eval()
 
 
-def _config(path: Path, metadata: dict[str, str]) -> NetworkConfig:
+def load_network(source: str | Path, device: torch.device | str = "cpu") -> CKN:
+    """Read a network that was saved alone; `load` for where nothing else will do."""
+    model = load(source, device)
+    if not isinstance(model, CKN):
+        raise CheckpointError(
+            f"{source} holds a network with its linear model, but the network alone is needed here; "
+            "read it with sckn.load and give the .network of what that returns"
+        )
+    return model
+
+
+def _weights_shape(tensors: dict[str, Tensor], config: NetworkConfig, per_pixel: bool) -> tuple[int, int]:
+    """That of the linear model in a file if it fits the network, else one that no file has."""
+    shape = tuple(tensors["weights"].shape) if "weights" in tensors else ()
+    filters = config.layers[-1].filters
+    if len(shape) != 2 or min(shape) < 1 or (shape[0] != filters if per_pixel else shape[0] % filters):
+        return 0, 0
+    return shape
+
+
+class Content(NamedTuple):
+    """What a file of `write_tensors` holds; its metadata are JSON, each by itself."""
+
+    kind: str
+    tensors: dict[str, Tensor]
+    metadata: dict[str, str]
+
+
+def write_tensors(path: str | Path, kind: str, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Path:
+    """Write tensors of any device and type; a file that was there is replaced only once the new one is whole."""
+    path = Path(path)
+    header = {"format": FORMAT, "format_version": str(FORMAT_VERSION), "kind": kind, **metadata}
+    # copied in any case: the format has no place for tensors that share memory, as two that are still equal may do
+    copies = {
+        name: tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format) for name, tensor in tensors.items()
+    }
+    with written_whole(path) as temporary:
+        # not save_file, which makes a temporary file of its own, whose name only it knows
+        temporary.write_bytes(to_bytes(copies, header))
+    return path
+
+
+def read_tensors(
+    path: str | Path,
+    kinds: Sequence[str],
+    *,
+    expected: str = "a checkpoint written by sckn.save",
+    remedy: str = "copy or download it again",
+) -> Content:
+    """Read what `write_tensors` wrote, of one of these kinds; `expected` and `remedy` are for the sentence of an error."""
+    path = Path(path)
+    if not path.is_file():
+        problem = "is a folder" if path.is_dir() else "does not exist"
+        raise CheckpointError(f"{path} {problem}; expected {expected}")
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            kind = _checked_kind(path, metadata, kinds, expected)
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a mapping)
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{path} is not a whole .safetensors file ({error}); {remedy}") from None
+    return Content(kind, tensors, metadata)
+
+
+def _checked_kind(path: Path, metadata: dict[str, str], kinds: Sequence[str], expected: str) -> str:
     if metadata.get("format") != FORMAT:
-        raise CheckpointError(f"{path} was not written by sckn; expected a checkpoint written by sckn.save")
+        raise CheckpointError(f"{path} was not written by sckn; expected {expected}")
     version = metadata.get("format_version", "")
     if not version.isdigit() or int(version) > FORMAT_VERSION:
         raise CheckpointError(
             f"{path} has format {version or 'unknown'}, and this version of sckn reads format {FORMAT_VERSION}; upgrade sckn"
         )
-    try:
-        if metadata.get("kind") != "CKN":
-            raise ValueError(f"it holds a {metadata.get('kind')!r}, not a CKN")
-        return NetworkConfig.from_dict(json.loads(metadata["config"]))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise CheckpointError(f"the description of the network in {path} cannot be read: {error}") from None
+    kind = metadata.get("kind", "")
+    if kind not in kinds:
+        raise CheckpointError(f"{path} holds a {kind!r}, not a {' or a '.join(kinds)}; expected {expected}")
+    return kind

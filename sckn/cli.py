@@ -1,8 +1,13 @@
 """The command line: thin functions that call the library and print."""
 
+import signal
 import statistics
 import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Annotated, Literal
@@ -12,8 +17,12 @@ import tyro
 
 import sckn
 from sckn.demo import run_demo
+from sckn.files import remove_leftovers
+from sckn.processes import joined_processes, own_device
 from sckn.results import write_result
-from sckn.training.experiment import Experiment, run_experiment
+from sckn.training.experiment import Experiment
+from sckn.training.with_labels import run_with_labels
+from sckn.training.without_labels import run_without_labels
 
 __all__ = ["main"]
 
@@ -34,6 +43,10 @@ def demo() -> None:
 def train(
     experiment: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="EXPERIMENT.toml")],
     data: Path,
+    run: Path | None = None,
+    resume: bool = False,
+    validation_only: bool = False,
+    tensorboard: bool = False,
     results: Path = Path("results"),
     device: Device = "auto",
 ) -> None:
@@ -41,9 +54,15 @@ def train(
 
     Example: sckn train experiments/cifar10-unsup-64-256.toml --data cifar10
 
+    Several GPUs, with labels: torchrun --nproc-per-node 8 -m -- sckn train ... (with the --)
+
     Args:
         experiment: TOML file.
         data: Folder with the data set as its site hands it out.
+        run: Folder for checkpoints, metrics and curves of a training with labels; runs/NAME by default.
+        resume: Go on with the run in that folder where it was interrupted.
+        validation_only: Choose on validation, but neither train on all images nor look at the test set.
+        tensorboard: Write TensorBoard events into the run folder, too.
         results: Folder for the result, one JSON file.
         device: Where to compute; auto takes a GPU if there is one.
     """
@@ -51,10 +70,43 @@ def train(
     settings, place = Experiment.from_toml(experiment), _device(device)
     if results.exists() and not results.is_dir():  # before the work, not after it
         raise ValueError(f"{results} is not a folder; give a folder for the result with --results")
-    print(f"{settings.name}: reading {data}, preparing the images, then {len(settings.seeds)} run(s) ...", flush=True)
-    reports = run_experiment(settings, data, place)
-    errors = [report.test_error for report in reports]
+    folder = Path("runs") / settings.name if run is None else run
+    with _resumable(folder if settings.recipe else None), joined_processes(place) as processes:
+        say = partial(print, flush=True) if processes.first else _say_nothing
+        if settings.recipe is None and (processes.count > 1 or run is not None or resume or tensorboard):
+            raise ValueError(
+                f"{experiment} trains without labels, in one process and without a run folder; "
+                "leave out --run, --resume and --tensorboard"
+            )
+        say(f"{settings.name}: reading {data}, preparing the images, then {len(settings.seeds)} run(s) ...")
+        if settings.recipe is None:
+            reports = run_without_labels(settings, data, place, test=not validation_only)
+        else:
+            reports = run_with_labels(
+                settings,
+                data,
+                own_device(place),
+                folder,
+                resume=resume,
+                test=not validation_only,
+                tensorboard=tensorboard,
+                processes=processes,
+                say=say,
+            )
+        if not processes.first:
+            return
+    print("seed   test error   training   validation   lambda   epochs")
+    for report in reports:
+        print(f"{report.seed:4d} {_percent(report.test_error, 10)} {_percent(report.train_error, 8)} ", end="")
+        best, epochs = report.lambda_exponent, "" if report.epochs is None else report.epochs
+        print(f"{_percent(report.validation_errors.get(best), 10)}   2^{best}/n {epochs:>6}")
+    if validation_only:
+        print("the test set was not looked at, and no result was written")
+        return
+    errors = [report.test_error for report in reports if report.test_error is not None]
     deviation = statistics.stdev(errors) if len(errors) > 1 else None
+    if results.is_dir():
+        remove_leftovers(results / f"{settings.name}.json")
     path = write_result(
         results,
         name=settings.name,
@@ -69,13 +121,16 @@ def train(
         seconds=perf_counter() - started,
         command=f"sckn train {experiment} --data DIR --device {device}",
     )
-    print("seed   test error   training   validation   lambda")
-    for report in reports:
-        best = report.lambda_exponent
-        errors_of_run = f"{report.test_error:10.2f} % {report.train_error:8.2f} % {report.validation_errors[best]:10.2f} %"
-        print(f"{report.seed:4d} {errors_of_run}   2^{best}/n")
     spread = "" if deviation is None else f" ± {deviation:.2f}"
     print(f"mean {statistics.mean(errors):10.2f} %{spread}   written to {path}")
+
+
+def _percent(value: float | None, width: int) -> str:
+    return f"{'-':>{width}}  " if value is None else f"{value:{width}.2f} %"
+
+
+def _say_nothing(*_: object, **__: object) -> None:
+    """In all processes but the first."""
 
 
 def _device(name: Device) -> torch.device:
@@ -89,20 +144,56 @@ def main() -> None:
     if sys.argv[1:] == ["--version"]:
         print(f"sckn {sckn.__version__}")
         return
+    for number in STOPPING:
+        if signal.getsignal(number) != signal.SIG_IGN:  # as nohup and the like wish
+            signal.signal(number, _stop)
+    warnings.showwarning = _show_warning
     try:
         tyro.extras.subcommand_cli_from_dict(
             {"demo": demo, "train": train},
             prog="sckn",
             description="Supervised convolutional kernel networks. Example: sckn demo",
+            config=(tyro.conf.FlagCreatePairsOff,),
         )
-    except KeyboardInterrupt:
-        sys.exit(130)
+    except _Terminated as stop:
+        _fail("; ".join(["stopped", *stop.args]), 143)
+    except KeyboardInterrupt as stop:
+        _fail("; ".join(["interrupted", *stop.args]), 130)
     except torch.OutOfMemoryError:
         _fail("the GPU's memory does not suffice; set a smaller batch_size or fewer filters")
     except (ValueError, OSError) as error:
         _fail(error.strerror if isinstance(error, OSError) and error.strerror else str(error))
 
 
-def _fail(sentence: str) -> None:
+def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    """One sentence, as for errors, instead of a line of source code."""
+    print(f"sckn: {message}", file=sys.stderr)
+
+
+STOPPING = (signal.SIGINT, signal.SIGTERM)
+
+
+class _Terminated(KeyboardInterrupt):
+    """The process was told to end (SIGTERM)."""
+
+
+def _stop(number: int, _: object) -> None:
+    """The first signal lets the program end in order, a second one ends it at once."""
+    for each in STOPPING:
+        signal.signal(each, signal.SIG_DFL)
+    raise _Terminated if number == signal.SIGTERM else KeyboardInterrupt
+
+
+@contextmanager
+def _resumable(folder: Path | None) -> Iterator[None]:
+    """An interrupt, told with how to go on, where there is a run folder."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        hint = [] if folder is None else [f"what was finished is in {folder}, go on with --resume"]
+        raise type(stop)(*hint) from None
+
+
+def _fail(sentence: str, code: int = 1) -> None:
     print(f"sckn: {sentence}", file=sys.stderr)
-    sys.exit(1)
+    sys.exit(code)

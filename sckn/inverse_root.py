@@ -8,6 +8,12 @@ Exactly, with K = V diag(s^2) V' and G the symmetrised gradient for A,
 finite also where eigenvalues coincide, which automatic differentiation of an eigendecomposition is not.
 Equivalently dL/dK = -X where S X + X S = A G A and S = K^(1/2), which needs matrix products alone.
 
+Any B with B B' = K^-1 gives the same kernel as A: the maps B' kappa(.) and A kappa(.) differ by a rotation. `moving_frame`
+follows K from one training step to the next by such a B.
+
+While a CUDA graph is captured no value may be read and none decides what is done next: both iterations then have a
+fixed length, and what cannot be found so is NaN rather than an error.
+
 References
 ----------
 Higham, Functions of Matrices (2008), chapter 6: the coupled Newton-Schulz iteration.
@@ -21,19 +27,45 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-__all__ = ["Gradient", "InverseRoot", "full_precision", "inverse_square_root"]
+__all__ = [
+    "Gradient",
+    "InverseRoot",
+    "capturing",
+    "full_precision",
+    "full_precision_product",
+    "inverse_square_root",
+    "iterations_in_graphs",
+    "iterations_needed",
+    "moving_frame",
+]
 
-InverseRoot = Literal["eigh", "newton_schulz"]
+InverseRoot = Literal["eigh", "newton_schulz", "moving_frame"]
 Gradient = Literal["exact", "paper"]
 
 # Newton-Schulz more than doubles the smallest eigenvalue (relative to the largest) at each iteration until it is near
 # 1: 60 iterations reach beyond the condition numbers that float64 can express.
 MAX_ITERATIONS = 60
 
+# What a CUDA graph runs instead, whatever the matrices are: enough for condition 10^5 in float64, and for more than
+# float32 can express.
+CAPTURED_ITERATIONS = 24
+
 NOT_FINITE = "the kernel matrix of the filters holds NaN or infinity; check the filters and the images"
+SINGULAR = (
+    "the kernel matrix of the filters is singular, which matrix products alone cannot invert; "
+    "set epsilon above 0 or inverse_root='eigh'"
+)
 
 # Below this residual the iteration is in its quadratic end: a rise from there on is rounding.
 NEAR = 0.1
+
+# A frame that fits its matrix worse than this, |B'KB - I| in the spectral norm, starts afresh: a turn that what comes after
+# the layer has to learn, so the bound is wide. From 1 on, Newton-Schulz steps from I need not converge.
+AFRESH = 0.9
+
+# At least this many of those steps, and as many in a CUDA graph. Three leave |B'KB - I|^8 of the distance and ^7 in the
+# gradient.
+FRAME_STEPS = 3
 
 
 @contextmanager
@@ -49,6 +81,11 @@ def full_precision(device: torch.device) -> Iterator[None]:
         matmul.fp32_precision = before
 
 
+def capturing(tensor: Tensor) -> bool:
+    """Whether a CUDA graph records what is done with this tensor now."""
+    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
 def inverse_square_root(gram: Tensor, method: InverseRoot = "eigh", gradient: Gradient = "exact") -> Tensor:
     """K^(-1/2) for symmetric positive definite matrices K (..., p, p), differentiable once.
 
@@ -59,7 +96,8 @@ def inverse_square_root(gram: Tensor, method: InverseRoot = "eigh", gradient: Gr
     gradient: "exact", or "paper" for the formula printed in the paper.
     """
     if method not in ("eigh", "newton_schulz"):
-        raise ValueError(f"the inverse root is found by 'eigh' or 'newton_schulz', not by {method!r}")
+        advice = "; `moving_frame` needs the last frame too" if method == "moving_frame" else ""
+        raise ValueError(f"the inverse root is found by 'eigh' or 'newton_schulz', not by {method!r}{advice}")
     if gradient not in ("exact", "paper"):
         raise ValueError(f"the gradient of the inverse root is 'exact' or 'paper', not {gradient!r}")
     function = _ByEigenvectors if method == "eigh" else _ByMatrixProducts
@@ -74,6 +112,10 @@ def _symmetric(matrix: Tensor) -> Tensor:
 class _ByEigenvectors(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, gram: Tensor, gradient: Gradient) -> Tensor:
+        if capturing(gram):
+            raise ValueError(
+                "a CUDA graph cannot hold an eigendecomposition; set inverse_root='newton_schulz' or 'moving_frame'"
+            )
         with full_precision(gram.device):
             try:
                 eigenvalues, V = torch.linalg.eigh(gram)  # (..., p), (..., p, p)
@@ -130,17 +172,25 @@ def newton_schulz(gram: Tensor) -> tuple[Tensor, Tensor]:
 
     (Started from the last A it would not converge to K^(-1/2): the old A does not commute with the new K.)
     """
+    return _newton_schulz(gram)[0]
+
+
+def _newton_schulz(gram: Tensor) -> tuple[tuple[Tensor, Tensor], int]:
+    """With the number of iterations."""
     scale = torch.linalg.matrix_norm(gram, ord=torch.inf)[..., None, None]  # at least the largest eigenvalue
     identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
 
     def step(state: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], Tensor]:
         Y, Z = state
-        product = Z @ Y
-        T = 1.5 * identity - product / 2
-        return (Y @ T, T @ Z), identity - product
+        T = _minus_half(1.5 * identity, Z, Y)
+        return (Y @ T, T @ Z), T
 
-    Y, Z = _until_converged(step, (gram / scale, identity.expand_as(gram)))
-    return _symmetric(Y) * scale.sqrt(), _symmetric(Z) / scale.sqrt()
+    start = (gram / scale, identity.expand_as(gram))
+    if capturing(gram):
+        (Y, Z), count = _fixed_iterations(step, start, _in_graphs), _in_graphs
+    else:
+        (Y, Z), count = _counted_iterations(step, start)
+    return (_symmetric(Y) * scale.sqrt(), _symmetric(Z) / scale.sqrt()), count
 
 
 def lyapunov(S: Tensor, G: Tensor) -> Tensor:
@@ -150,34 +200,159 @@ def lyapunov(S: Tensor, G: Tensor) -> Tensor:
 
     def step(state: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], Tensor]:
         a, q = state
-        square = a @ a
-        T = 1.5 * identity - square / 2
-        return (a @ T, q @ T - a @ (a @ q - q @ a) / 2), identity - square
+        T = _minus_half(1.5 * identity, a, a)
+        return (a @ T, _minus_half(q @ T, a, a @ q - q @ a)), T
 
-    _, q = _until_converged(step, (S / scale, G / scale))
+    start = (S / scale, G / scale)
+    _, q = _fixed_iterations(step, start, _in_graphs) if capturing(S) else _counted_iterations(step, start)[0]
     return _symmetric(q) / 2
 
 
-def _until_converged(
-    step: Callable[[tuple[Tensor, ...]], tuple[tuple[Tensor, ...], Tensor]], state: tuple[Tensor, ...]
-) -> tuple[Tensor, ...]:
-    """Iterate while the residual falls. It falls quadratically at the end, so one step below the square root of the
-    rounding error is the last that helps; where rounding stops it earlier, the first rise ends the iteration."""
+def _minus_half(base: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """base - a b / 2, for a GPU as one kernel."""
+    if a.dim() == 3:
+        return torch.baddbmm(base.expand_as(a), a, b, alpha=-0.5)
+    return base - a @ b / 2
+
+
+# state -> the next state, and the matrix T that multiplied it, which tends to I
+Step = Callable[[tuple[Tensor, ...]], tuple[tuple[Tensor, ...], Tensor]]
+
+
+def _counted_iterations(step: Step, state: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], int]:
+    """Iterate while the residual falls; the state at the end, and the number of steps.
+
+    The residual falls quadratically at the end, so one step below the square root of the rounding error is the last that
+    helps; where rounding stops it earlier, the first rise ends the iteration.
+    """
     tolerance = torch.finfo(state[0].dtype).eps ** 0.5
     if not all(bool(torch.isfinite(matrix).all()) for matrix in state):
         raise ValueError(NOT_FINITE)
-    last = torch.inf
-    for _ in range(MAX_ITERATIONS):
-        advanced, residual = step(state)
-        size = float(residual.abs().amax())
+    last, count = torch.inf, 0
+    while count < MAX_ITERATIONS:
+        count += 1
+        advanced, T = step(state)
+        size = float(_residual(T).max())
         if not size < torch.inf or (size >= last and size < NEAR):
             break
         state, last = advanced, size
         if size < tolerance:
             break
     if last > NEAR:
-        raise ValueError(
-            "the kernel matrix of the filters is singular, which matrix products alone cannot invert; "
-            "set epsilon above 0 or inverse_root='eigh'"
-        )
-    return state
+        raise ValueError(SINGULAR)
+    return state, count
+
+
+def _fixed_iterations(step: Step, state: tuple[Tensor, ...], count: int) -> tuple[Tensor, ...]:
+    """The same for a CUDA graph: so many steps, whatever the matrices are. More than are needed do no harm; a matrix of the
+    batch that did not come near in so many is NaN."""
+    T = state[0]
+    for _ in range(count):
+        state, T = step(state)
+    near = _residual(T)[..., None, None] <= NEAR
+    return tuple(torch.where(near, matrix, torch.nan) for matrix in state)
+
+
+def _residual(T: Tensor) -> Tensor:
+    """The largest number in 2 (T - I), for each matrix of the batch."""
+    return 2 * (T - _identity_like(T)).abs().amax(dim=(-2, -1))
+
+
+_in_graphs = CAPTURED_ITERATIONS
+
+
+@contextmanager
+def iterations_in_graphs(count: int) -> Iterator[None]:
+    """CUDA graphs captured within the block run so many iterations, `iterations_needed` and some to spare."""
+    global _in_graphs
+    before, _in_graphs = _in_graphs, count
+    try:
+        yield
+    finally:
+        _in_graphs = before
+
+
+@torch.no_grad()
+def iterations_needed(gram: Tensor) -> int:
+    """Of "newton_schulz" for these matrices (..., p, p); its gradient needs about as many."""
+    with full_precision(gram.device):
+        return _newton_schulz(gram)[1]
+
+
+def moving_frame(gram: Tensor, frame: Tensor) -> Tensor:
+    """B with B B' = K^-1 for positive definite K (..., p, p), the one nearest to the last: frame (frame' K frame)^(-1/2).
+
+    The last frame counts as a constant. Where it does not fit K well it is replaced by K^(-1/2), so that for the identity
+    as frame the result is K^(-1/2). While a CUDA graph is captured that cannot be checked: the frame has to be near.
+    """
+    frame = frame.detach().to(gram.dtype, copy=True)  # the caller may overwrite his own before the backward pass
+    deviation = _deviation(gram, frame)
+    steps = FRAME_STEPS
+    if not capturing(gram):
+        distance = _distance(deviation)  # (...)
+        farthest = float(distance.max())
+        if not farthest < AFRESH:
+            far = ~(distance < AFRESH)  # also where it is NaN
+            with full_precision(gram.device):
+                frame[far] = newton_schulz(gram.detach()[far])[1]
+            deviation = _deviation(gram, frame)
+            farthest = float(_distance(deviation).max())
+            if not farthest < AFRESH:
+                raise ValueError(SINGULAR)
+        steps = _steps_from(farthest, torch.finfo(gram.dtype).eps)
+    # Newton and Schulz from I, for (I - E)^(-1/2), in terms of E: what is left of it is known to its last digit
+    E = deviation
+    root = _identity_like(E) + E / 2
+    for _ in range(steps - 1):
+        square = full_precision_product(E, E)
+        E = (3 * square + full_precision_product(square, E)) / 4
+        root = root + full_precision_product(root, E) / 2
+    return full_precision_product(frame, root)
+
+
+def _deviation(gram: Tensor, frame: Tensor) -> Tensor:
+    """I - B'KB."""
+    return _identity_like(gram) - _symmetric(full_precision_product(frame.mT, full_precision_product(gram, frame)))
+
+
+def _distance(deviation: Tensor) -> Tensor:
+    """The spectral norm of E, (...), from above: the sum of eighth powers of its eigenvalues, to the power 1/8."""
+    with torch.no_grad(), full_precision(deviation.device):
+        square = deviation @ deviation
+        return torch.linalg.matrix_norm(square @ square) ** 0.25
+
+
+def _steps_from(distance: float, rounding: float) -> int:
+    """Steps after which the rest, and its derivative, which is larger by 1 / distance, are rounding errors."""
+    steps, rest = 0, distance
+    while steps < FRAME_STEPS or rest > rounding * distance:
+        rest = rest**2 * (3 + rest) / 4
+        steps += 1
+    return steps
+
+
+def _identity_like(matrix: Tensor) -> Tensor:
+    return torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+
+
+def full_precision_product(a: Tensor, b: Tensor) -> Tensor:
+    """a b for p x p matrices, with neither autocast nor TF32 in the forward or the backward pass."""
+    product: Tensor = _Product.apply(a, b)  # pyright: ignore[reportAssignmentType]
+    return product
+
+
+class _Product(torch.autograd.Function):
+    """a b, also in the backward pass in full precision, which runs when `full_precision` around the forward one has ended."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
+        ctx.save_for_backward(a, b)
+        with full_precision(a.device):
+            return a @ b
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        a, b = ctx.saved_tensors
+        for_a, for_b = ctx.needs_input_grad
+        G = gradients[0]
+        return full_precision_product(G, b.mT) if for_a else None, full_precision_product(a.mT, G) if for_b else None

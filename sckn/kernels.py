@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sckn import fused
 from sckn.settings import real_number, true_or_false, whole_number
 
 __all__ = ["ArcCosine", "Exponential", "Kernel", "Linear", "Polynomial", "from_dict", "homogeneous", "to_dict"]
@@ -28,6 +29,10 @@ class Kernel(ABC):
     @abstractmethod
     def derivative(self, u: Tensor) -> Tensor:
         """kappa'(u)."""
+
+    def scaled(self, projected: Tensor, norms: Tensor, offset: float) -> Tensor:
+        """|x| kappa(<z, x> / (|x| + offset)) from <z, x> and |x| of shapes that broadcast; 0 where x is 0."""
+        return norms * self(projected / torch.where(norms == 0, 1, norms + offset))
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,44 @@ class Exponential(Kernel):
 
     def derivative(self, u: Tensor) -> Tensor:
         return self.alpha * self(u)
+
+    def scaled(self, projected: Tensor, norms: Tensor, offset: float) -> Tensor:
+        """As `Kernel.scaled`, written exp(scale <z, x> + shift): two passes over the large map where the formula has five."""
+        absent = norms == 0
+        length = torch.where(absent, 1, norms)
+        scale = torch.where(absent, 0, self.alpha / (length + offset))
+        shift = torch.where(absent, -torch.inf, length.log() - self.alpha)
+        if fused.applies(projected, scale):
+            return fused.exponential_of_line(projected, scale, shift)
+        value: Tensor = _ExponentialOfLine.apply(projected, scale, shift)  # pyright: ignore[reportAssignmentType]
+        return value
+
+
+class _ExponentialOfLine(torch.autograd.Function):
+    """exp(scale u + shift) for u (B, p, H, W) and one scale and shift a pixel, (B, 1, H, W), in the precision of these two.
+
+    Autograd would keep the argument of exp, and form each gradient by passes of its own over the large map.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, u: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+        value = torch.addcmul(shift, u, scale).exp_()
+        ctx.save_for_backward(u, scale, value)
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        u, scale, value = ctx.saved_tensors
+        for_u, for_scale, for_shift = ctx.needs_input_grad
+        weighted = gradients[0] * value
+        of_shift = weighted.sum_to_size(scale.shape) if for_shift else None
+        of_scale = (weighted * u).sum_to_size(scale.shape) if for_scale else None
+        if not for_u:
+            return None, of_scale, of_shift
+        if torch.is_grad_enabled():  # to be differentiated again
+            return (weighted * scale).to(u.dtype), of_scale, of_shift
+        of_u = weighted if u.dtype == weighted.dtype else torch.empty_like(u)
+        return torch.mul(weighted, scale, out=of_u), of_scale, of_shift
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sckn.processes import ALONE, Processes
+
 __all__ = ["KMeans", "spherical_kmeans"]
 
 
@@ -31,6 +33,7 @@ def spherical_kmeans(
     generator: torch.Generator,
     chunk: int | None = None,
     initial: Tensor | None = None,
+    processes: Processes = ALONE,
 ) -> KMeans:
     """Cluster unit vectors by their cosine, starting from distinct random ones.
 
@@ -42,6 +45,8 @@ def spherical_kmeans(
     generator: a CPU generator, so that the start is the same on every device.
     chunk: rows compared with all centroids at a time; by default about 2^28 similarities.
     initial: (count, d) centroids to start from instead.
+    processes: those that share the work. All hold all vectors, and generators in the same state; each compares a part of
+        the vectors with the centroids, and all get the whole result, the same to the last bit.
     """
     rows = len(vectors)
     if rows < count:
@@ -52,22 +57,44 @@ def spherical_kmeans(
     if initial is None:
         initial = vectors[torch.randperm(rows, generator=generator)[:count].to(vectors.device)]
     with torch.autocast(vectors.device.type, enabled=False):
-        return _lloyd(vectors, initial, iterations, chunk)
+        return _lloyd(vectors, initial, iterations, chunk, processes)
 
 
-def _lloyd(vectors: Tensor, centroids: Tensor, iterations: int, chunk: int) -> KMeans:
-    cosine, clusters = _assign(vectors, centroids, chunk)
-    cosines = [float(cosine.mean())]
+def _lloyd(vectors: Tensor, centroids: Tensor, iterations: int, chunk: int, processes: Processes) -> KMeans:
+    own = _own_rows(len(vectors), processes)
+    cosine, clusters = _assign(vectors[own], centroids, chunk)  # of the vectors of this process
+    cosines = [_mean(cosine, len(vectors), processes)]
     if not math.isfinite(cosines[0]):
         raise ValueError("the patches hold NaN or infinity; clean the images first")
     for _ in range(iterations):
-        centroids = _update(vectors, clusters, cosine, len(centroids), chunk)
+        centroids = _update(vectors, own, clusters, cosine, len(centroids), chunk, processes)
         before = clusters
-        cosine, clusters = _assign(vectors, centroids, chunk)
-        cosines.append(float(cosine.mean()))
-        if torch.equal(before, clusters):
+        cosine, clusters = _assign(vectors[own], centroids, chunk)
+        cosines.append(_mean(cosine, len(vectors), processes))
+        moved = torch.tensor(not torch.equal(before, clusters), dtype=torch.float32, device=vectors.device)
+        if not processes.sum(moved):
             break
-    return KMeans(centroids, clusters, cosines)
+    return KMeans(centroids, _of_all_rows(clusters, len(vectors), processes), cosines)
+
+
+def _own_rows(rows: int, processes: Processes) -> slice:
+    """The rows that this process works on: one block, so that they need no copy."""
+    return slice(processes.rank * rows // processes.count, (processes.rank + 1) * rows // processes.count)
+
+
+def _of_all_rows(values: Tensor, rows: int, processes: Processes) -> Tensor:
+    """One value for each row, (n,), from those that each process found for its own rows."""
+    if processes.count == 1:
+        return values
+    together = values.new_zeros(rows)
+    together[_own_rows(rows, processes)] = values
+    return processes.sum(together)
+
+
+def _mean(cosine: Tensor, rows: int, processes: Processes) -> float:
+    if processes.count == 1:
+        return float(cosine.mean())
+    return float(processes.sum(cosine.sum(dtype=torch.float64)) / rows)
 
 
 def _assign(vectors: Tensor, centroids: Tensor, chunk: int) -> tuple[Tensor, Tensor]:
@@ -80,14 +107,18 @@ def _assign(vectors: Tensor, centroids: Tensor, chunk: int) -> tuple[Tensor, Ten
     return cosine, nearest
 
 
-def _update(vectors: Tensor, clusters: Tensor, cosine: Tensor, count: int, chunk: int) -> Tensor:
+def _update(
+    vectors: Tensor, own: slice, clusters: Tensor, cosine: Tensor, count: int, chunk: int, processes: Processes
+) -> Tensor:
     """New centroids: the normalised sum of each cluster; an empty cluster takes one of the worst-fit vectors."""
-    sums = _cluster_sums(vectors, clusters, count, chunk)
-    norms = torch.linalg.vector_norm(sums, dim=1, keepdim=True)
+    sums = processes.sum(_cluster_sums(vectors[own], clusters, count, chunk))
+    # a norm may be rounded differently by another kind of processor; all else is exact
+    norms = processes.same(torch.linalg.vector_norm(sums, dim=1, keepdim=True))
     # a cluster is also lost when its members cancel
     lost = torch.nonzero(norms.flatten() <= 1e-6).flatten()
     centroids = sums.div_(norms.clamp_min(1e-6))
     if len(lost):
+        cosine = _of_all_rows(cosine, len(vectors), processes)
         centroids[lost] = vectors[torch.argsort(cosine, stable=True)[: len(lost)]]
     return centroids
 

@@ -1,18 +1,18 @@
 """One layer of the network: patches -> kernel map projected on the filters' span -> pooling, equation (11)."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import get_args
+from typing import Self, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sckn.inverse_root import Gradient, InverseRoot, inverse_square_root
+from sckn.inverse_root import Gradient, InverseRoot, capturing, inverse_square_root, moving_frame
 from sckn.kernels import Exponential, Kernel
 from sckn.nystrom import filter_gram, unit_rows
-from sckn.patches import check_patches_fit, pad_for_patches, patch_norms
+from sckn.patches import check_patches_fit, maps_and_margin, patch_norms
 from sckn.pooling import PAPER_WIDTH, gaussian_pool, pooled_size
 from sckn.settings import one_of, real_number, true_or_false, whole_number
 
@@ -33,7 +33,8 @@ class LayerConfig:
     epsilon: regularisation of the projection, added to the diagonal of kappa(Z'Z).
     norm_offset: added to a patch's norm before dividing by it.
     pooling_width: standard deviation of the pooling window, as a multiple of the subsampling factor.
-    inverse_root: how (kappa(Z'Z) + epsilon I)^(-1/2) is found: "eigh", or "newton_schulz" by matrix products alone.
+    inverse_root: how (kappa(Z'Z) + epsilon I)^(-1/2) is found: "eigh", or "newton_schulz" by matrix products alone, or
+        "moving_frame" by a few from the last step's: a rotation of it that turns as the layer learns, with the same kernel.
     gradient: of that matrix: "exact", or "paper" for the approximation printed in the paper.
     """
 
@@ -64,6 +65,8 @@ class LayerConfig:
             object.__setattr__(self, name, value)
         if not isinstance(self.kernel, Kernel):
             raise ValueError(f"kernel must be one of sckn.kernels, such as Exponential(alpha=4.0), got {self.kernel!r}")
+        if self.inverse_root == "moving_frame" and self.gradient != "exact":
+            raise ValueError("gradient must be 'exact' with inverse_root='moving_frame': the paper's formula is for A itself")
 
     def output_size(self, height: int, width: int) -> tuple[int, int]:
         """Height and width of the output map."""
@@ -77,12 +80,19 @@ class KernelLayer(nn.Module):
 
     `filters` (p, c, e, e) is used as filters / |filters|, so every value except zero is valid.
 
+    With inverse_root="moving_frame" the buffer `frame` (p, p) holds B of the last forward pass in training mode, the
+    identity before the first; it belongs to the filters and is saved with them. After a change of the filters by any
+    other way than small steps, `with torch.no_grad(): layer.inverse_root()` in training mode lets it catch up, which a
+    CUDA graph cannot do by itself: run the layer once before it is captured, too.
+
     Example
     -------
     >>> layer = KernelLayer(3, LayerConfig(filters=16, patch=3, subsampling=2))
     >>> layer(torch.rand(8, 3, 32, 32)).shape
     torch.Size([8, 16, 16, 16])
     """
+
+    frame: Tensor | None
 
     def __init__(self, in_channels: int, config: LayerConfig) -> None:
         super().__init__()
@@ -95,6 +105,7 @@ class KernelLayer(nn.Module):
         self.log_alpha: nn.Parameter | None = None
         if isinstance(config.kernel, Exponential) and config.kernel.learnable:
             self.log_alpha = nn.Parameter(torch.tensor(float(config.kernel.alpha)).log())
+        self.register_buffer("frame", torch.eye(config.filters) if config.inverse_root == "moving_frame" else None)
         self._cached_for: tuple[Tensor, ...] = ()
         self._cached_root: Tensor | None = None
 
@@ -111,34 +122,48 @@ class KernelLayer(nn.Module):
         """kappa(Z'Z) + epsilon I, (p, p)."""
         return filter_gram(unit_rows(self.filters), self.kernel, self.config.epsilon)
 
-    def _own_parameters(self) -> list[Tensor]:
-        """What A depends on (a replica for data parallelism has it, but no `parameters()`)."""
-        return [self.filters] if self.log_alpha is None else [self.filters, self.log_alpha]
+    def _own_state(self) -> list[Tensor]:
+        """What B depends on (a replica for data parallelism has it, but no `parameters()`)."""
+        return [tensor for tensor in (self.filters, self.log_alpha, self.frame) if tensor is not None]
 
     def cached_root(self) -> Tensor | None:
-        """A as last computed, if it may be used now: in eval mode, without gradients, the parameters unchanged."""
-        if self.training or torch.is_grad_enabled() or not self._cached_for:
+        """B as last computed, if it may be used now: in eval mode, without gradients, the parameters unchanged."""
+        if self.training or torch.is_grad_enabled() or not self._cached_for or capturing(self.filters):
             return None
         # By value: a version counter does not see assignments through `.data`.
         same = all(
             old.device == new.device and old.dtype == new.dtype and torch.equal(old, new)
-            for old, new in zip(self._cached_for, self._own_parameters(), strict=True)
+            for old, new in zip(self._cached_for, self._own_state(), strict=True)
         )
         return self._cached_root if same else None
 
     def remember_root(self, root: Tensor) -> None:
-        """Keep A for `cached_root`, where it may be used again."""
-        if not (self.training or torch.is_grad_enabled()):
-            self._cached_for = tuple(parameter.detach().clone() for parameter in self._own_parameters())
+        """Keep B: in training as the frame to start from next time; otherwise for `cached_root`, where it may be used."""
+        if self.training:
+            if self.frame is not None:
+                self.frame.copy_(root.detach())
+        elif not torch.is_grad_enabled() and not capturing(root):  # what a graph captures has no value yet
+            self._cached_for = tuple(tensor.detach().clone() for tensor in self._own_state())
             self._cached_root = root
 
     def inverse_root(self) -> Tensor:
-        """A = (kappa(Z'Z) + epsilon I)^(-1/2), (p, p)."""
+        """B with B B' = (kappa(Z'Z) + epsilon I)^-1, (p, p): the symmetric A, or a rotation of it by the moving frame."""
         root = self.cached_root()
         if root is None:
-            root = inverse_square_root(self.gram(), self.config.inverse_root, self.config.gradient)
+            if self.frame is None:
+                root = inverse_square_root(self.gram(), self.config.inverse_root, self.config.gradient)
+            else:
+                root = moving_frame(self.gram(), self.frame)
             self.remember_root(root)
         return root
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """As for any module, but the frame stays in fp32 at least: it is no parameter that rounding leaves what it is."""
+        frame = self.frame
+        super()._apply(fn, recurse)
+        if frame is not None and self.frame is not None and self.frame.dtype in (torch.float16, torch.bfloat16):
+            self.frame = frame.to(self.frame.device)
+        return self
 
     def checked(self, maps: Tensor) -> Tensor:
         """The maps as they are, if this layer can take them."""
@@ -149,17 +174,18 @@ class KernelLayer(nn.Module):
         return maps
 
     def forward(self, maps: Tensor, root: Tensor | None = None) -> Tensor:
-        """The output map; `root` is A where a network has computed it for several layers at once."""
+        """The output map; `root` is B where a network has computed it for several layers at once."""
         config = self.config
         maps = self.checked(maps)
-        A = self.inverse_root() if root is None else root  # (p, p)
+        root = self.inverse_root() if root is None else root  # (p, p)
         Z = unit_rows(self.filters).view_as(self.filters)  # (p, c, e, e)
         norms = patch_norms(maps, config.patch, config.padding)  # (B, 1, H', W')
-        projected = F.conv2d(pad_for_patches(maps, config.patch, config.padding), Z.to(maps.dtype))  # (B, p, H', W')
-        similarity = self.kernel(projected / torch.where(norms > 0, norms + config.norm_offset, 1))
-        pooled = gaussian_pool(norms * similarity, config.subsampling, config.pooling_width)
-        # pooling is linear, so A may come after it, where there are fewer pixels
-        return F.conv2d(pooled, A[:, :, None, None].to(pooled.dtype)).to(maps.dtype)
+        padded, margin = maps_and_margin(maps, config.patch, config.padding)
+        projected = F.conv2d(padded, Z.to(maps.dtype), padding=margin)  # (B, p, H', W')
+        scaled = self.kernel.scaled(projected, norms, config.norm_offset)
+        pooled = gaussian_pool(scaled, config.subsampling, config.pooling_width)
+        # pooling is linear, so B' may come after it, where there are fewer pixels
+        return F.conv2d(pooled, root.T[:, :, None, None].to(pooled.dtype)).to(maps.dtype)
 
     def extra_repr(self) -> str:
         config = self.config
@@ -171,7 +197,7 @@ class KernelLayer(nn.Module):
 
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """Eval mode, in which a layer computes its A once; afterwards each module is in the mode it was in."""
+    """Eval mode, in which a layer computes its B once; afterwards each module is in the mode it was in."""
     before = [(part, part.training) for part in module.modules()]
     module.eval()
     try:

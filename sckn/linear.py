@@ -2,33 +2,40 @@
 
     min over W   (1/n) sum_i sum_c L(y_ic, <W_c, x_i>) + (lambda/2) |W|^2
 
-Solved by L-BFGS on the device that holds the features, or for the square loss in closed form.
+Solved by L-BFGS on the device that holds the features, by accelerated MISO on the CPU, or for the square loss in closed
+form.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
-from sckn import lbfgs
+from sckn import lbfgs, miso
 from sckn.inverse_root import full_precision
 from sckn.losses import Loss, Square, SquaredHinge
+from sckn.processes import ALONE, Processes
+from sckn.settings import one_of
 
-__all__ = ["LinearModel", "best_exponent", "error_rate", "fit_linear", "one_vs_all", "validation_errors"]
+__all__ = ["LinearModel", "Solver", "best_exponent", "error_rate", "fit_linear", "one_vs_all", "validation_errors"]
+
+Solver = Literal["lbfgs", "miso"]
 
 
 @dataclass(frozen=True)
 class LinearModel:
     """W (d, outputs), with the objective, the largest relative norm of the gradient and the iterations it took.
 
-    The gradient of each column is compared with that at W = 0.
+    The gradient of each column is compared with that at W = 0. MISO adds its dual variables, (n, outputs).
     """
 
     weights: Tensor
     objective: float
     gradient: float
     iterations: int
+    dual: Any = field(default=None, repr=False)
 
 
 def one_vs_all(labels: Tensor, classes: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -43,9 +50,11 @@ def fit_linear(
     regularization: float,
     *,
     loss: Loss | None = None,
-    initial: Tensor | None = None,
+    initial: LinearModel | None = None,
     tolerance: float = 1e-4,
     max_iterations: int = 1000,
+    solver: Solver = "lbfgs",
+    processes: Processes = ALONE,
 ) -> LinearModel:
     """Minimise the objective.
 
@@ -53,42 +62,60 @@ def fit_linear(
     ----------
     features: (n, d). targets: (n, outputs), 1 or -1 for classification.
     regularization: lambda, positive.
-    loss: squared hinge where left out; the square loss is solved in closed form.
-    initial: W (d, outputs) to start from.
+    loss: squared hinge where left out; the square loss is solved in closed form, whatever the solver.
+    initial: a model of a similar problem to start from: its W, for MISO also the dual variables of as many samples.
     tolerance: stop when the gradient of every column is below this part of its norm at W = 0.
+    max_iterations: for MISO epochs, that is passes over the samples.
+    solver: "lbfgs", or "miso" on the CPU.
+    processes: those that share the samples. Each gives its rows of features and targets, possibly none, and the same
+        for all else; each gets the same model. Not with MISO.
     """
     loss = SquaredHinge() if loss is None else loss
+    solver = one_of("solver", solver, get_args(Solver))
     if not 0 < regularization < torch.inf:
         raise ValueError(f"the regularisation lambda must be positive, got {regularization}")
-    if len(features) == 0:
-        raise ValueError("there are no samples to fit a linear model to")
     if features.dim() != 2 or targets.dim() != 2 or len(features) != len(targets):
         shapes = f"{tuple(features.shape)} and {tuple(targets.shape)}"
         raise ValueError(f"expected features (n, d) and targets (n, outputs) for the same n samples, got {shapes}")
-    start = features.new_zeros(features.shape[1], targets.shape[1]) if initial is None else initial.to(features)
+    shape = features.shape[1], targets.shape[1]
+    if initial is not None and tuple(initial.weights.shape) != shape:
+        raise ValueError(f"expected a model with weights {shape} to start from, got {tuple(initial.weights.shape)}")
+    if solver == "miso" and processes.count > 1 and not isinstance(loss, Square):
+        raise ValueError(f'solver="miso" works in one process, not in {processes.count}; solver="lbfgs" does in several')
+    n = lbfgs.number_of_samples(features, processes)
+    if n == 0:
+        raise ValueError("there are no samples to fit a linear model to")
+    start = features.new_zeros(shape) if initial is None else initial.weights.to(features)
+    dual, limits = None, {"tolerance": tolerance, "max_iterations": max_iterations}
     with full_precision(features.device):
-        if not bool(torch.isfinite(features.sum(0)).all()):
+        if not bool(torch.isfinite(processes.sum(features.sum(0))).all()):
             raise ValueError("the features hold NaN or infinity; check the images and the network")
         if isinstance(loss, Square):
-            W, iterations = _ridge(features, targets, regularization), 1
+            W, iterations = _ridge(features, targets, regularization, n, processes), 1
+        elif solver == "miso":
+            dual = None if initial is None else initial.dual
+            W, dual, iterations = miso.minimize(features, targets, loss, regularization, start, dual, **limits)
         else:
-            W, iterations = lbfgs.minimize(
-                features, targets, loss, regularization, start, tolerance=tolerance, max_iterations=max_iterations
-            )
-        objective = float(loss(targets, features @ W).sum() / len(features) + regularization / 2 * W.square().sum())
-        gradient = lbfgs.relative_gradient(features, targets, loss, regularization, W)
-    return LinearModel(W, objective, gradient, iterations)
+            W, iterations = lbfgs.minimize(features, targets, loss, regularization, start, **limits, processes=processes)
+        W = processes.same(W)  # all have computed it; on unlike machines the last bits could differ
+        loss_of_all = processes.sum(loss(targets, features @ W).sum())
+        objective = float(loss_of_all / n + regularization / 2 * W.square().sum())
+        gradient = lbfgs.relative_gradient(features, targets, loss, regularization, W, processes=processes)
+    return LinearModel(W, objective, gradient, iterations, dual)
 
 
-def _ridge(features: Tensor, targets: Tensor, regularization: float) -> Tensor:
-    """The minimum for the square loss: (X'X/n + lambda I) W = X'Y/n, or the equal system of size n where n < d."""
-    n, d = features.shape
-    gram = (features.T @ features if d <= n else features @ features.T).double() / n
+def _ridge(features: Tensor, targets: Tensor, regularization: float, n: int, processes: Processes) -> Tensor:
+    """The minimum for the square loss: (X'X/n + lambda I) W = X'Y/n, or the equal system of size n where n < d.
+
+    That other system is one of pairs of samples: only for a process that holds them all.
+    """
+    of_samples = n < features.shape[1] and processes.count == 1
+    gram = processes.sum(features @ features.T if of_samples else features.T @ features).double() / n
     gram.diagonal().add_(regularization)
     factor = torch.linalg.cholesky(gram)
-    if d <= n:
-        return torch.cholesky_solve((features.T @ targets).double() / n, factor).to(features.dtype)
-    return features.T @ torch.cholesky_solve(targets.double() / n, factor).to(features.dtype)
+    if of_samples:
+        return features.T @ torch.cholesky_solve(targets.double() / n, factor).to(features.dtype)
+    return torch.cholesky_solve(processes.sum(features.T @ targets).double() / n, factor).to(features.dtype)
 
 
 def error_rate(scores: Tensor, labels: Tensor) -> float:
@@ -102,11 +129,10 @@ def validation_errors(
     """For each i the error in percent on the samples from `kept` on, of the model with lambda = 2^i/kept on those before."""
     targets = one_vs_all(labels, int(labels.max()) + 1, features.dtype)
     errors: dict[int, float] = {}
-    weights = None
+    model = None
     for i in sorted(exponents, reverse=True):  # from strong to weak, each a start for the next
-        model = fit_linear(features[:kept], targets[:kept], 2.0**i / kept, initial=weights, tolerance=tolerance)
-        weights = model.weights
-        errors[i] = error_rate(features[kept:] @ weights, labels[kept:])
+        model = fit_linear(features[:kept], targets[:kept], 2.0**i / kept, initial=model, tolerance=tolerance)
+        errors[i] = error_rate(features[kept:] @ model.weights, labels[kept:])
     return errors
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from sckn import kernels
-from sckn.inverse_root import inverse_square_root
+from sckn.inverse_root import inverse_square_root, iterations_needed, moving_frame
 from sckn.layer import KernelLayer, LayerConfig
 from sckn.settings import whole_number
 
@@ -89,13 +89,20 @@ class CKN(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """The last map, (B, p, h, w), of images (B, c, H, W)."""
-        maps = images
+        # GPUs convolve, and sum over channels, fastest if the numbers of a pixel lie together
+        maps = images.contiguous(memory_format=torch.channels_last) if images.is_cuda and images.dim() == 4 else images
         for layer, root in zip(self.kernel_layers, self.inverse_roots(), strict=True):
             maps = layer(maps, root)
         return maps
 
+    def root_iterations(self) -> int:
+        """Iterations that the inverse roots by matrix products need for the present filters; 0 if no layer uses them."""
+        layers = [layer for layer in self.kernel_layers if layer.config.inverse_root == "newton_schulz"]
+        with torch.no_grad():
+            return max((iterations_needed(layer.gram()) for layer in layers), default=0)
+
     def inverse_roots(self) -> list[Tensor]:
-        """A of each layer; those of one width that use matrix products are found together, in one batch."""
+        """B of each layer; those of one width that use matrix products are found together, in one batch."""
         layers = self.kernel_layers
         roots = [layer.cached_root() for layer in layers]
         together: dict[tuple[object, ...], list[int]] = defaultdict(list)
@@ -110,7 +117,11 @@ class CKN(nn.Module):
         for indices in together.values():
             config = layers[indices[0]].config
             grams = torch.stack([layers[index].gram() for index in indices])  # (layers, p, p)
-            batch = inverse_square_root(grams, config.inverse_root, config.gradient)
+            frames = [frame for frame in (layers[index].frame for index in indices) if frame is not None]
+            if frames:
+                batch = moving_frame(grams, torch.stack(frames))
+            else:
+                batch = inverse_square_root(grams, config.inverse_root, config.gradient)
             for index, root in zip(indices, batch.unbind(), strict=True):
                 layers[index].remember_root(root)
                 roots[index] = root

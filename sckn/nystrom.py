@@ -7,7 +7,7 @@ all patches of a map at once, by convolutions.
 import torch
 from torch import Tensor
 
-from sckn.inverse_root import Gradient, InverseRoot, full_precision, inverse_square_root
+from sckn.inverse_root import Gradient, InverseRoot, full_precision, full_precision_product, inverse_square_root
 from sckn.kernels import Kernel
 
 __all__ = ["filter_gram", "projection_coefficients", "projection_residuals", "psi", "unit_rows"]
@@ -22,8 +22,9 @@ def unit_rows(filters: Tensor) -> Tensor:
 
 def filter_gram(Z: Tensor, kernel: Kernel, epsilon: float) -> Tensor:
     """kappa(Z'Z) + epsilon I for unit rows Z (p, d)."""
+    cosines = full_precision_product(Z, Z.T)
     with full_precision(Z.device):
-        return kernel(Z @ Z.T) + epsilon * torch.eye(len(Z), dtype=Z.dtype, device=Z.device)
+        return kernel(cosines) + epsilon * torch.eye(len(Z), dtype=Z.dtype, device=Z.device)
 
 
 def psi(

@@ -5,12 +5,15 @@ With padding the map is surrounded by zeros so that there is one patch a pixel; 
 """
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["extract_patches", "pad_for_patches", "patch_norms", "sample_patches"]
+from sckn.processes import ALONE, Processes
+
+__all__ = ["extract_patches", "maps_and_margin", "pad_for_patches", "patch_norms", "sample_patches"]
 
 # A patch shorter than this part of the root mean square norm in its batch has no direction worth learning.
 NEAR_ZERO = 1e-3
@@ -33,6 +36,18 @@ def pad_for_patches(maps: Tensor, patch: int, padding: bool) -> Tensor:
     return F.pad(maps, (before, after, before, after)) if patch > 1 else maps
 
 
+def maps_and_margin(maps: Tensor, patch: int, padding: bool) -> tuple[Tensor, int]:
+    """As `pad_for_patches`, with the zeros that a convolution can add by itself left to it: its `padding`.
+
+    An odd side needs as many zeros before as after, so that the map, which may be large, is not copied.
+    """
+    if not padding or patch % 2 == 0:
+        return pad_for_patches(maps, patch, padding), 0
+    height, width = maps.shape[-2:]
+    check_patches_fit(height, width, patch, padding)
+    return maps, patch // 2
+
+
 def extract_patches(maps: Tensor, patch: int, padding: bool) -> Tensor:
     """E(maps): all patches of (B, c, H, W), as (B, c patch^2, H' W'). Large: for tests and small inputs."""
     return F.unfold(pad_for_patches(maps, patch, padding), patch)
@@ -40,20 +55,47 @@ def extract_patches(maps: Tensor, patch: int, padding: bool) -> Tensor:
 
 def patch_norms(maps: Tensor, patch: int, padding: bool) -> Tensor:
     """Euclidean norm S of each patch, (B, 1, H', W'), in fp32 at least, with a zero gradient at a zero patch."""
-    squares = maps.to(torch.promote_types(maps.dtype, torch.float32)).square().sum(dim=1, keepdim=True)
-    squares = pad_for_patches(squares, patch, padding)
+    squares: Tensor = _SumOfSquares.apply(maps)  # pyright: ignore[reportAssignmentType]
+    squares, margin = maps_and_margin(squares, patch, padding)
     if patch > 1:
-        squares = F.avg_pool2d(squares, patch, stride=1, divisor_override=1)
+        squares = F.avg_pool2d(squares, patch, stride=1, padding=margin, divisor_override=1)
     present = squares != 0
     return torch.where(present, torch.where(present, squares, 1).sqrt(), 0)
 
 
-def sample_patches(batches: Iterable[Tensor], patch: int, padding: bool, count: int, generator: torch.Generator) -> Tensor:
+class _SumOfSquares(torch.autograd.Function):
+    """Over the channels: (B, c, H, W) -> (B, 1, H, W), in fp32 at least."""
+
+    @staticmethod
+    def forward(ctx: Any, maps: Tensor) -> Tensor:
+        ctx.save_for_backward(maps)
+        dtype = torch.promote_types(maps.dtype, torch.float32)
+        if maps.is_cuda:  # a GPU need not write the squared map; on a CPU that is faster
+            return torch.linalg.vector_norm(maps, dim=1, keepdim=True, dtype=dtype).square()
+        return maps.to(dtype).square().sum(dim=1, keepdim=True)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        (maps,) = ctx.saved_tensors
+        return (2 * gradients[0] * maps).to(maps.dtype)
+
+
+def sample_patches(
+    batches: Iterable[Tensor],
+    patch: int,
+    padding: bool,
+    count: int,
+    generator: torch.Generator,
+    processes: Processes = ALONE,
+) -> Tensor:
     """At most `count` patches, uniformly without replacement from all patches of all maps, scaled to unit norm.
 
     Every patch of the stream draws a random key and the `count` smallest keys stay, so one pass over batches of any
     shape (B, c, H, W) suffices, and memory is bounded by the sample and one batch. The keys come from `generator`,
     a CPU one, so the choice is the same whatever the device. Patches that are nearly zero are left out.
+
+    Each of several processes gives its share of every batch, (0, c, H, W) where it has none, and generators in the same
+    state; all make the choice that one would make, and all get the whole sample.
 
     Returns
     -------
@@ -62,7 +104,9 @@ def sample_patches(batches: Iterable[Tensor], patch: int, padding: bool, count: 
     sample = keys = None
     for maps in batches:
         maps = maps.detach()
-        norms = patch_norms(maps, patch, padding).flatten()  # (B H' W')
+        norms = patch_norms(maps, patch, padding)  # (share of B, 1, H', W')
+        positions = norms.shape[2] * norms.shape[3]
+        norms = processes.interleaved(norms).flatten()  # (B H' W')
         if not bool(torch.isfinite(norms).all()):
             raise ValueError("the images hold NaN or infinity; clean them first")
         if sample is None or keys is None:
@@ -71,7 +115,8 @@ def sample_patches(batches: Iterable[Tensor], patch: int, padding: bool, count: 
             # start of k-means, is then the same on every device.
             keys = torch.arange(2, 2 + count, dtype=torch.float64, device=maps.device)
         batch_keys = torch.rand(norms.numel(), dtype=torch.float64, generator=generator).to(maps.device)
-        worth = norms > NEAR_ZERO * norms.square().mean().sqrt()
+        # a mean may be rounded differently by another kind of processor
+        worth = norms > processes.same(NEAR_ZERO * norms.square().mean().sqrt())
         chosen = torch.nonzero(worth & (batch_keys < keys.max())).flatten()
         # of the keys held and the new ones, the smallest stay: each newcomer takes the place of one that leaves
         stays = torch.zeros(count + len(chosen), dtype=torch.bool, device=maps.device)
@@ -79,6 +124,12 @@ def sample_patches(batches: Iterable[Tensor], patch: int, padding: bool, count: 
         arrivals = chosen[stays[count:]]
         places = torch.nonzero(~stays[:count]).flatten()
         keys[places] = batch_keys[arrivals]
+        if processes.count > 1:  # each fills in the patches of its own images and leaves zeros for the others
+            sample[places] = 0
+            images = arrivals.div(positions, rounding_mode="floor")
+            own = images % processes.count == processes.rank
+            own_images = images.div(processes.count, rounding_mode="floor")  # as this process numbers them
+            arrivals, places = (own_images * positions + arrivals % positions)[own], places[own]
         padded = pad_for_patches(maps, patch, padding)
         for piece, into in zip(arrivals.split(65536), places.split(65536), strict=True):
             picked = _patches_at(padded, patch, piece).to(norms.dtype)
@@ -86,7 +137,11 @@ def sample_patches(batches: Iterable[Tensor], patch: int, padding: bool, count: 
     if sample is None or keys is None:
         raise ValueError("there are no images to sample patches from: the data set is empty")
     filled = keys < 1
-    return sample if bool(filled.all()) else sample[filled]
+    sample = sample if bool(filled.all()) else sample[filled]
+    if processes.count > 1:
+        for rows in sample.split(65536):  # not all at once, which would need the memory twice
+            rows.copy_(processes.sum(rows))
+    return sample
 
 
 def _patches_at(padded: Tensor, patch: int, index: Tensor) -> Tensor:

@@ -5,7 +5,6 @@ stays constant. A factor of exactly 1 means no pooling.
 """
 
 import math
-from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -44,10 +43,31 @@ def pooling_matrix(size: int, factor: float, width: float = PAPER_WIDTH) -> Tens
     return weights / weights.sum(dim=1, keepdim=True)
 
 
-@lru_cache(maxsize=256)
+# Matrices made so far, the oldest first. A plain dict: torch.compile traces through functools.lru_cache as if it were not
+# there, and would build the matrix on the CPU, and copy it, at every call.
+_matrices: dict[tuple[object, ...], Tensor] = {}
+MOST_MATRICES = 256
+
+# Those that a CUDA graph reads: it knows their addresses alone, so that they may never go.
+_captured: dict[tuple[object, ...], Tensor] = {}
+
+
 def _cached_matrix(size: int, factor: float, width: float, dtype: torch.dtype, device: torch.device) -> Tensor:
-    with torch.inference_mode(False):  # a cached inference tensor could not be used in training later
-        return pooling_matrix(size, factor, width).to(device, dtype)
+    """`pooling_matrix`, made once for each dtype and device."""
+    key = (size, factor, width, dtype, device)
+    matrix = _matrices.get(key)
+    capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+    if matrix is None:
+        if capturing:
+            raise RuntimeError("run the network once on maps of this size before a CUDA graph captures it")
+        with torch.inference_mode(False):  # a cached inference tensor could not be used in training later
+            matrix = pooling_matrix(size, factor, width).to(device, dtype)
+        if len(_matrices) >= MOST_MATRICES:
+            _matrices.pop(next(iter(_matrices)), None)
+        _matrices[key] = matrix
+    if capturing:
+        _captured[key] = matrix
+    return matrix
 
 
 def gaussian_pool(maps: Tensor, factor: float, width: float = PAPER_WIDTH) -> Tensor:
@@ -55,4 +75,9 @@ def gaussian_pool(maps: Tensor, factor: float, width: float = PAPER_WIDTH) -> Te
     if factor == 1:
         return maps
     rows, columns = (_cached_matrix(size, factor, width, maps.dtype, maps.device) for size in maps.shape[-2:])
+    if maps.dim() == 4 and not maps.is_contiguous() and maps.is_contiguous(memory_format=torch.channels_last):
+        # the same in the order in which the numbers lie, (B, H, W, c): nothing need be copied
+        count, channels, height, _ = maps.shape
+        pooled = rows @ maps.permute(0, 2, 3, 1).reshape(count, height, -1)  # (B, H', W c)
+        return (columns @ pooled.reshape(count, len(rows), -1, channels)).permute(0, 3, 1, 2)
     return rows @ (maps @ columns.T)

@@ -1,19 +1,36 @@
 """The command line: what it prints, and that what goes wrong is told in one sentence."""
 
-import os
+import errno
+import json
+import signal
 import subprocess
 import sys
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+import sckn
 from sckn import cli
 from sckn.demo import DemoReport
+from sckn.training.experiment import SeedReport
 
 ROOT = Path(__file__).parents[1]
-EXPERIMENT = sorted(ROOT.glob("experiments/*.toml"))[0]
+WITH_LABELS = ROOT / "experiments" / "cifar10-128.toml"
+WITHOUT_LABELS = ROOT / "experiments" / "cifar10-unsup-64-256.toml"
+
+
+@pytest.fixture(autouse=True)
+def own_signals() -> Iterator[None]:
+    """The program decides what signals do to it; this process keeps what it had."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # as in a terminal, also where a shell has it ignored
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def outcome(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int | str | None:
@@ -55,7 +72,7 @@ def test_a_gpu_that_is_not_there_is_one_sentence(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     folders = ["--data", str(tmp_path), "--results", str(tmp_path / "results")]
-    assert outcome(monkeypatch, "train", str(EXPERIMENT), *folders, "--device", "cuda") == 1
+    assert outcome(monkeypatch, "train", str(WITH_LABELS), *folders, "--device", "cuda") == 1
     assert capsys.readouterr().err == "sckn: there is no CUDA device here; use --device cpu\n"
 
 
@@ -66,6 +83,7 @@ def test_a_gpu_that_is_not_there_is_one_sentence(
         (ValueError("the images are empty"), "the images are empty"),
         (FileNotFoundError(2, "No such file or directory", "here"), "No such file or directory"),
         (OSError("the disk is gone"), "the disk is gone"),
+        (ConnectionError(errno.ECONNABORTED, "another process of this job ended"), "another process of this job ended"),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -86,7 +104,163 @@ def test_an_interrupt_ends_with_the_code_of_a_shell(
 ) -> None:
     monkeypatch.setattr(cli, "run_demo", raising(KeyboardInterrupt()))
     assert outcome(monkeypatch, "demo") == 130
-    assert capsys.readouterr() == ("", "")
+    assert capsys.readouterr() == ("", "sckn: interrupted\n")
+
+
+def receiving(number: signal.Signals) -> Callable[..., Any]:
+    """A work during which a signal comes."""
+
+    def work(*_: Any, **__: Any) -> None:
+        signal.raise_signal(number)
+        raise AssertionError("nobody listened")
+
+    return work
+
+
+SIGNALS = [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "stopped")]
+
+
+@pytest.mark.parametrize(("number", "code", "word"), SIGNALS)
+def test_a_signal_is_one_sentence(
+    number: signal.Signals, code: int, word: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cli, "run_demo", receiving(number))
+    assert outcome(monkeypatch, "demo") == code
+    assert capsys.readouterr() == ("", f"sckn: {word}\n")
+    # a second one would end it at once, without a traceback
+    assert [signal.getsignal(each) for each, *_ in SIGNALS] == [signal.SIG_DFL, signal.SIG_DFL]
+
+
+@pytest.mark.parametrize(("number", "code", "word"), SIGNALS)
+@pytest.mark.parametrize("run", [None, "elsewhere"])
+def test_a_signal_during_a_training_with_labels_tells_how_to_go_on(
+    number: signal.Signals,
+    code: int,
+    word: str,
+    run: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(cli, "run_with_labels", receiving(number))
+    folder = [] if run is None else ["--run", run]
+    assert outcome(monkeypatch, "train", str(WITH_LABELS), "--data", "here", *folder) == code
+    place = run or f"runs/{WITH_LABELS.stem}"
+    assert capsys.readouterr().err == f"sckn: {word}; what was finished is in {place}, go on with --resume\n"
+
+
+def test_a_signal_during_a_training_without_labels_promises_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cli, "run_without_labels", receiving(signal.SIGTERM))
+    assert outcome(monkeypatch, "train", str(WITHOUT_LABELS), "--data", "here") == 143
+    assert capsys.readouterr().err == "sckn: stopped\n"
+
+
+def test_a_signal_that_is_ignored_stays_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """nohup and the background of a shell wish so."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    monkeypatch.setattr(cli, "run_demo", raising(ValueError("the end")))
+    assert outcome(monkeypatch, "demo") == 1
+    assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    assert signal.getsignal(signal.SIGTERM) not in (signal.SIG_IGN, signal.SIG_DFL)
+
+
+def test_a_warning_is_one_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def warn(say: object) -> DemoReport:
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")
+            warnings.warn("the epoch is undone", RuntimeWarning, stacklevel=1)
+        return DemoReport(pixels_error=1, network_error=1, training_images=10, test_images=10)
+
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # and back
+    monkeypatch.setattr(cli, "run_demo", warn)
+    monkeypatch.setattr(sys, "argv", ["sckn", "demo"])
+    cli.main()
+    assert capsys.readouterr().err == "sckn: the epoch is undone\n"
+
+
+@pytest.mark.parametrize("option", [["--run", "folder"], ["--resume"], ["--tensorboard"]], ids=lambda option: option[0])
+def test_what_means_nothing_without_labels_is_refused(
+    option: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert outcome(monkeypatch, "train", str(WITHOUT_LABELS), "--data", "here", *option) == 1
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err == (
+        f"sckn: {WITHOUT_LABELS} trains without labels, in one process and without a run folder; "
+        "leave out --run, --resume and --tensorboard\n"
+    )
+
+
+def test_a_file_in_the_place_of_the_results_is_found_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "results").write_text("mine")
+    folders = ["--data", "here", "--results", str(tmp_path / "results")]
+    assert outcome(monkeypatch, "train", str(WITH_LABELS), *folders) == 1
+    assert capsys.readouterr() == (
+        "",
+        f"sckn: {tmp_path}/results is not a folder; give a folder for the result with --results\n",
+    )
+
+
+def report(seed: int, **changes: Any) -> SeedReport:
+    figures = {"test_error": 10.0 + seed, "train_error": 1.5, "validation_errors": {-1: 12.25, 3: 20.0}}
+    settings = {"lambda_exponent": -1, "gradient": 1e-3, "seconds": {"test": 1.0}, "peak_gib": None, "epochs": 7}
+    return SeedReport(seed, **{**figures, **settings, **changes})
+
+
+def test_train_prints_every_seed_and_writes_their_mean(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given: dict[str, Any] = {}
+
+    def work(settings: Any, data: Path, device: torch.device, run: Path, **options: Any) -> list[SeedReport]:
+        given.update(options, data=data, run=run)
+        return [report(0), report(2, train_error=None, validation_errors={}, epochs=None)]
+
+    results = tmp_path / "results"
+    results.mkdir()
+    (results / f".{WITH_LABELS.stem}.json.abcd1234.json").write_text("of a process that was killed")
+    monkeypatch.setattr(cli, "run_with_labels", work)
+    arguments = ["--data", "here", "--run", "there", "--results", str(results), "--resume", "--tensorboard"]
+    monkeypatch.setattr(sys, "argv", ["sckn", "train", str(WITH_LABELS), *arguments])
+    cli.main()
+    assert (given["data"], given["run"]) == (Path("here"), Path("there"))
+    assert (given["resume"], given["tensorboard"], given["test"], given["processes"].count) == (True, True, True, 1)
+    first, *table = capsys.readouterr().out.splitlines()
+    assert first.startswith(f"{WITH_LABELS.stem}: reading here")
+    assert table == [
+        "seed   test error   training   validation   lambda   epochs",
+        "   0      10.00 %     1.50 %      12.25 %   2^-1/n      7",
+        "   2      12.00 %        -            -     2^-1/n       ",
+        f"mean      11.00 % ± 1.41   written to {results}/{WITH_LABELS.stem}.json",
+    ]
+    assert [path.name for path in results.iterdir()] == [f"{WITH_LABELS.stem}.json"]
+    result = json.loads((results / f"{WITH_LABELS.stem}.json").read_text())
+    assert (result["test_error"], result["deviation"]) == (11.0, 1.414)
+    assert [run["seed"] for run in result["runs"]] == [0, 2]
+
+
+def test_for_validation_only_nothing_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given: dict[str, Any] = {}
+
+    def work(*_: Any, **options: Any) -> list[SeedReport]:
+        given.update(options)
+        return [report(0, test_error=None, train_error=None)]
+
+    monkeypatch.setattr(cli, "run_with_labels", work)
+    arguments = ["--data", "here", "--results", str(tmp_path / "results"), "--validation-only"]
+    monkeypatch.setattr(sys, "argv", ["sckn", "train", str(WITH_LABELS), *arguments])
+    cli.main()
+    assert (given["test"], given["resume"]) == (False, False)
+    assert capsys.readouterr().out.splitlines()[2:] == [
+        "   0          -          -        12.25 %   2^-1/n      7",
+        "the test set was not looked at, and no result was written",
+    ]
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_mistake_of_the_library_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,20 +274,27 @@ def test_a_mistake_of_the_library_is_not_hidden(monkeypatch: pytest.MonkeyPatch)
     ("arguments", "parts"),
     [
         (["--help"], ["Example: sckn demo", "demo", "train"]),
-        (["train", "--help"], ["Example: sckn train", "--data", "--results", "--device"]),
+        (
+            ["train", "--help"],
+            ["Example: sckn train", "torchrun --nproc-per-node 8 -m -- sckn train", "--data", "--results", "--device"],
+        ),
     ],
     ids=" ".join,
 )
-def test_the_help_fits_a_terminal_and_has_an_example(arguments: list[str], parts: list[str]) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", "from sckn.cli import main; main()", *arguments],
-        env={**os.environ, "COLUMNS": "100", "PYTHONIOENCODING": "utf-8"},
-        capture_output=True,
-        encoding="utf-8",
-        check=True,
-    )
-    assert done.stderr == ""
-    lines = done.stdout.splitlines()
+def test_the_help_fits_a_terminal_and_has_an_example(
+    arguments: list[str], parts: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    assert outcome(monkeypatch, *arguments) == 0
+    output = capsys.readouterr()
+    assert output.err == ""
+    lines = output.out.splitlines()
     assert len(lines) <= 26
     assert max(map(len, lines)) <= 100
-    assert all(part in done.stdout for part in parts)
+    assert all(part in output.out for part in parts)
+
+
+def test_the_module_is_the_program() -> None:
+    """As torchrun starts it."""
+    done = subprocess.run([sys.executable, "-m", "sckn", "--version"], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == (f"sckn {sckn.__version__}\n", "")

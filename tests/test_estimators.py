@@ -1,4 +1,7 @@
-"""The scikit-learn estimators: scikit-learn's own checks, every form of input, and the same numbers as the library by hand."""
+"""The scikit-learn estimators: scikit-learn's own checks, every form of input, and the same numbers as the library by hand.
+
+Training with labels and regression have a file of their own, test_supervised_estimators.py.
+"""
 
 import pickle
 from collections.abc import Callable
@@ -20,7 +23,7 @@ from sklearn.svm import LinearSVC
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from sckn import checkpoint
-from sckn.estimators import FEATURE_NORM, CKNClassifier, CKNTransformer
+from sckn.estimators import FEATURE_NORM, CKNClassifier, CKNRegressor, CKNTransformer
 from sckn.layer import LayerConfig
 from sckn.linear import fit_linear, one_vs_all
 from sckn.losses import SquaredHinge
@@ -52,7 +55,7 @@ def same(left: list[torch.Tensor], right: list[torch.Tensor]) -> bool:
     return all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
 
 
-@parametrize_with_checks([CKNTransformer(), CKNClassifier()])
+@parametrize_with_checks([CKNTransformer(), CKNClassifier(), CKNRegressor()])
 def test_scikit_learn_checks(estimator: Any, check: Callable[[Any], None]) -> None:
     check(estimator)
 
@@ -280,10 +283,25 @@ def test_other_mistakes_are_refused(digits: Digits) -> None:
         CKNTransformer(3).fit(images)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="at least 2 classes, got 1 class"):
         CKNClassifier(SMALL).fit(images, np.zeros(40))
-    with pytest.raises(ValueError, match="lambda must be positive, got 0"):
+    with pytest.raises(ValueError, match="regularization must be a number above 0, got 0"):
         CKNClassifier(SMALL, regularization=0).fit(images, labels)
+    with pytest.raises(ValueError, match="tolerance must be a number above 0, got -1"):
+        CKNClassifier(SMALL, tolerance=-1).fit(images, labels)
     with pytest.raises(ValueError, match="inconsistent numbers of samples"):
         CKNClassifier(SMALL).fit(images, labels[:-1])
+
+
+def test_failed_fit_leaves_what_was_there(digits: Digits) -> None:
+    images, labels = digits[0][:40], digits[1][:40]
+    classifier = CKNClassifier(SMALL, random_state=0, regularization=-1.0)
+    with pytest.raises(ValueError, match="regularization"):
+        classifier.fit(images, labels)
+    with pytest.raises(NotFittedError):
+        classifier.predict(images)
+    scores = classifier.set_params(regularization=0.1).fit(images, labels).decision_function(images)
+    with pytest.raises(ValueError, match="16 filters need at least 16 patches other than zero, got 0"):
+        classifier.fit(0 * images, labels)
+    assert np.array_equal(classifier.decision_function(images), scores)
 
 
 def test_unfinished_solution_is_a_warning(digits: Digits, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,8 +14,10 @@ from torch import Tensor
 from sckn import cli
 from sckn.data.cifar10 import LabelledImages
 from sckn.images import local_whitening
-from sckn.training import experiment as module
-from sckn.training.experiment import Experiment, run_experiment
+from sckn.training import experiment as experiments
+from sckn.training import without_labels as module
+from sckn.training.experiment import Experiment
+from sckn.training.without_labels import run_without_labels
 
 TOML = """
 name = "tiny"
@@ -47,7 +49,7 @@ def striped(count: int, seed: int) -> LabelledImages:
 
 @pytest.fixture
 def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setitem(module.READERS, "cifar10", lambda folder: (striped(150, 0), striped(60, 1)))
+    monkeypatch.setitem(experiments.READERS, "cifar10", lambda folder: (striped(150, 0), striped(60, 1)))
     path = tmp_path / "tiny.toml"
     path.write_text(TOML)
     return path
@@ -56,20 +58,20 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("decorrelation", ["features", "channels"])
 def test_an_experiment_learns_and_repeats_itself(tiny: Path, decorrelation: str) -> None:
     settings = replace(Experiment.from_toml(tiny), decorrelation=decorrelation)
-    reports = run_experiment(settings, tiny.parent, torch.device("cpu"))
+    reports = run_without_labels(settings, tiny.parent, torch.device("cpu"))
     assert [report.seed for report in reports] == [0, 1]
-    assert all(report.test_error < 20 for report in reports)  # guessing gives 67
-    again = run_experiment(settings, tiny.parent, torch.device("cpu"))
+    assert all(report.test_error is not None and report.test_error < 20 for report in reports)  # guessing gives 67
+    again = run_without_labels(settings, tiny.parent, torch.device("cpu"))
     assert [report.validation_errors for report in again] == [report.validation_errors for report in reports]
     assert [report.test_error for report in again] == [report.test_error for report in reports]
 
 
 def test_the_test_set_is_not_looked_at_for_validation(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = Experiment.from_toml(tiny)
-    with_test = run_experiment(settings, tiny.parent, torch.device("cpu"))
+    with_test = run_without_labels(settings, tiny.parent, torch.device("cpu"))
     spoilt = LabelledImages(np.zeros((60, 3, 12, 12), np.uint8), np.zeros(60, np.int64))
-    monkeypatch.setitem(module.READERS, "cifar10", lambda folder: (striped(150, 0), spoilt))
-    other = run_experiment(settings, tiny.parent, torch.device("cpu"))
+    monkeypatch.setitem(experiments.READERS, "cifar10", lambda folder: (striped(150, 0), spoilt))
+    other = run_without_labels(settings, tiny.parent, torch.device("cpu"))
     assert [report.validation_errors for report in other] == [report.validation_errors for report in with_test]
     assert [report.lambda_exponent for report in other] == [report.lambda_exponent for report in with_test]
 
@@ -90,7 +92,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch, name: str) -> list[tuple[Any, ...]
 def test_lambda_is_per_sample_of_the_set_fitted(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last model sees all 150 images, so its lambda is 2^i/150; the choice was made with 120 of them."""
     choices, fits = recorded(monkeypatch, "validation_errors"), recorded(monkeypatch, "fit_linear")
-    reports = run_experiment(Experiment.from_toml(tiny), tiny.parent, torch.device("cpu"))
+    reports = run_without_labels(Experiment.from_toml(tiny), tiny.parent, torch.device("cpu"))
     assert [(len(features), kept) for features, _, kept, _ in choices] == [(150, 120)] * 2
     for report, (features, targets, regularization) in zip(reports, fits, strict=True):
         assert len(features) == len(targets) == 150
@@ -106,9 +108,9 @@ def test_each_seed_holds_out_other_images(tiny: Path, monkeypatch: pytest.Monkey
         return {0: 0.0}
 
     numbered = LabelledImages(train.images, np.arange(150))
-    monkeypatch.setitem(module.READERS, "cifar10", lambda folder: (numbered, numbered))
+    monkeypatch.setitem(experiments.READERS, "cifar10", lambda folder: (numbered, numbered))
     monkeypatch.setattr(module, "validation_errors", shuffled)
-    run_experiment(replace(Experiment.from_toml(tiny), seeds=(0, 1, 0)), tiny.parent, torch.device("cpu"), test=False)
+    run_without_labels(replace(Experiment.from_toml(tiny), seeds=(0, 1, 0)), tiny.parent, torch.device("cpu"), test=False)
     assert orders[0] == orders[2]
     held_out = [set(order[120:]) for order in orders[:2]]
     assert len(held_out[0] & held_out[1]) < 20  # 6 of 30 by chance
@@ -121,7 +123,7 @@ def test_images_are_whitened_with_the_power_of_the_experiment(
 ) -> None:
     trained, encoded = recorded(monkeypatch, "fit_unsupervised"), recorded(monkeypatch, "encode")
     settings = replace(Experiment.from_toml(tiny), seeds=(0,), whitening_power=power)
-    run_experiment(settings, tiny.parent, torch.device("cpu"))
+    run_without_labels(settings, tiny.parent, torch.device("cpu"))
     for images, seen in ((striped(150, 0).images, trained[0][1]), (striped(60, 1).images, encoded[1][1])):
         parts = torch.from_numpy(images).double() / 255
         expected = local_whitening(parts, power=power) if power else parts
@@ -161,6 +163,10 @@ def test_the_command_writes_the_contract_of_a_result(tiny: Path, monkeypatch: py
         (TOML.replace("filters = 8", "filters = 0"), "filters must be a whole number"),
         (TOML.replace("iterations = 3", 'decorrelation = "all"'), "decorrelation must be"),
         (TOML.replace("iterations = 3", "validation = 1.5"), "validation must be"),
+        (TOML.replace("iterations = 3", "selection_epochs = 3"), "selection_epochs belongs to experiments with a recipe"),
+        (TOML.replace("iterations = 3", "tolerance = 0.5") + "[recipe]", "tolerance has no effect beside a recipe"),
+        (TOML + "[recipe]\nepocs = 3", "unknown settings: epocs"),
+        (TOML + "[recipe]\nmomentum = 1.5", "momentum must be a number of at least 0 and below 1"),
     ],
 )
 def test_a_mistake_in_the_file_is_one_sentence(

@@ -1,6 +1,9 @@
 """Files are written whole or not at all."""
 
+import errno
 import os
+import resource
+import signal
 import stat
 import subprocess
 import sys
@@ -8,11 +11,12 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from sckn.files import written_whole
+from sckn.files import append_line, remove_leftovers, written_whole
 
 
 def names(folder: Path) -> list[str]:
@@ -171,19 +175,15 @@ def test_a_folder_in_the_place_of_the_file_is_named(tmp_path: Path) -> None:
     assert names(path) == []
 
 
-FULL_DISK = """
-import resource, signal, sys
-from pathlib import Path
-from sckn.files import written_whole
-
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # writing past the limit is then an error like a full disk
-resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
-try:
-    with written_whole(Path(sys.argv[1])) as temporary:
-        temporary.write_bytes(bytes(1_000_000))
-except OSError as error:
-    print(error)
-"""
+@contextmanager
+def files_limited_to(size: int) -> Iterator[None]:
+    """Writing more is an error like that of a full disk, as Python ignores the signal that comes with it."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.mark.parametrize("existed", [True, False])
@@ -191,8 +191,115 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, existed: bool) -> Non
     path = tmp_path / "a.bin"
     if existed:
         path.write_bytes(b"old")
-    done = subprocess.run([sys.executable, "-c", FULL_DISK, str(path)], capture_output=True, text=True, check=True)
-    assert f"{path} cannot be written (File too large)" in done.stdout
+
+    def write() -> None:
+        with written_whole(path) as temporary:
+            temporary.write_bytes(bytes(1_000_000))
+
+    left = "the file that was there is intact" if existed else "nothing was left there"
+    with files_limited_to(4096), pytest.raises(OSError, match=rf"a\.bin cannot be written \(File too large\); {left}$"):
+        write()
     assert names(tmp_path) == (["a.bin"] if existed else [])
     if existed:
         assert path.read_bytes() == b"old"
+
+
+def test_what_is_renamed_is_on_the_disk_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The content, then the name, then the folder that holds the name."""
+    done: list[str] = []
+    sync, replace = os.fsync, os.replace
+
+    def watched_sync(file: Any) -> None:
+        handle = file if isinstance(file, int) else file.fileno()
+        done.append("folder" if stat.S_ISDIR(os.fstat(handle).st_mode) else f"file of {os.fstat(handle).st_size} bytes")
+        sync(file)
+
+    def watched_replace(source: Path, target: Path) -> None:
+        done.append("rename")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", watched_sync)
+    monkeypatch.setattr(os, "replace", watched_replace)
+    with written_whole(tmp_path / "a.txt") as temporary:
+        temporary.write_text("whole")
+    assert done == ["file of 5 bytes", "rename", "folder"]
+    done.clear()
+    append_line(tmp_path / "lines.txt", "one")
+    append_line(tmp_path / "lines.txt", "two")
+    assert done == ["file of 4 bytes", "folder", "file of 8 bytes"]
+
+
+@pytest.mark.parametrize("existed", [True, False])
+def test_a_disk_that_fails_at_the_last_moment_leaves_what_there_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, existed: bool
+) -> None:
+    """Some file systems find out that they are full when the content is brought to the disk."""
+    path = tmp_path / "a.txt"
+    if existed:
+        path.write_text("old")
+
+    def full(file: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def write() -> None:
+        with written_whole(path) as temporary:
+            temporary.write_text("new")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match=r"a\.txt cannot be written \(No space left on device\)") as caught:
+        write()
+    assert caught.value.errno == errno.ENOSPC
+    assert names(tmp_path) == (["a.txt"] if existed else [])
+    if existed:
+        assert path.read_text() == "old"
+
+
+def test_a_folder_that_cannot_be_synced_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sync = os.fsync
+
+    def only_files(file: Any) -> None:
+        if isinstance(file, int):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        sync(file)
+
+    monkeypatch.setattr(os, "fsync", only_files)
+    with written_whole(tmp_path / "a.txt") as temporary:
+        temporary.write_text("whole")
+    assert (tmp_path / "a.txt").read_text() == "whole"
+
+
+def test_lines_are_appended(tmp_path: Path) -> None:
+    path = tmp_path / "lines.txt"
+    append_line(path, "one")
+    append_line(path, "zwölf")
+    assert path.read_text(encoding="utf-8") == "one\nzwölf\n"
+    assert names(tmp_path) == ["lines.txt"]
+
+
+def test_a_line_that_does_not_fit_leaves_the_lines_before_it(tmp_path: Path) -> None:
+    path = tmp_path / "lines.txt"
+    append_line(path, "one")
+    with files_limited_to(4096), pytest.raises(OSError, match="File too large"):
+        append_line(path, "x" * 5000)
+    assert path.read_text() == "one\n"
+    append_line(path, "two")
+    assert path.read_text() == "one\ntwo\n"
+
+
+def test_leftovers_of_a_killed_process_are_removed_and_nothing_else(tmp_path: Path) -> None:
+    program = f"""
+import os, signal
+from pathlib import Path
+from sckn.files import written_whole
+with written_whole(Path({str(tmp_path / "a.txt")!r})) as temporary:
+    temporary.write_text("half")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    killed = subprocess.run([sys.executable, "-c", program], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert len(names(tmp_path)) == 1
+    others = ["a.txt", ".a.txt.swp", ".a.txt", "a.txt.abcdefgh.txt", ".b.txt.abcdefgh.txt", ".a.txt.abcdefgh.json"]
+    for name in others:
+        (tmp_path / name).write_text("mine")
+    remove_leftovers(tmp_path / "a.txt")
+    assert names(tmp_path) == sorted(others)

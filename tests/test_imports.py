@@ -11,18 +11,20 @@ PACKAGE = Path(sckn.__file__).parent
 
 # From the bottom up; a module imports nothing from a higher row. A package stands for those of its modules not named.
 LAYERS = (
-    ("settings", "files"),
+    ("settings", "files", "clock", "fused", "precision", "processes"),
     ("kernels", "pooling", "patches", "images", "data", "training.sphere"),
     ("inverse_root", "kmeans", "results"),
     ("nystrom", "features", "losses"),
-    ("lbfgs",),
+    ("lbfgs", "miso"),
     ("linear",),
     ("layer",),
     ("network",),
+    ("model",),
     ("gram", "checkpoint", "training.unsupervised"),
     ("training",),
     ("estimators", "demo"),
     ("cli",),
+    ("__main__",),
 )
 RANKS = {name: rank for rank, row in enumerate(LAYERS) for name in row}
 MAY_IMPORT_CLI = {"sckn", "sckn.__main__", "sckn.cli"}

@@ -3,14 +3,27 @@
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from scipy.linalg import fractional_matrix_power, solve_continuous_lyapunov, sqrtm
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from sckn.inverse_root import InverseRoot, full_precision, inverse_square_root, lyapunov, newton_schulz
+from sckn.inverse_root import (
+    InverseRoot,
+    _counted_iterations,
+    _fixed_iterations,
+    capturing,
+    full_precision,
+    inverse_square_root,
+    iterations_in_graphs,
+    iterations_needed,
+    lyapunov,
+    newton_schulz,
+)
 
 METHODS: list[InverseRoot] = ["eigh", "newton_schulz"]
 by_both_methods = pytest.mark.parametrize("method", METHODS)
@@ -242,6 +255,169 @@ def test_tf32_is_off_inside_and_as_before_outside(switch: str) -> None:
         with full_precision(torch.device("cpu")):
             assert matmul.fp32_precision != "tf32"
         assert matmul.fp32_precision == "tf32"
+
+
+class NoReads(TorchDispatchMode):
+    """Refuses what brings a value of a tensor to Python: a CUDA graph that is being captured cannot do that."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        if name in ("_local_scalar_dense", "equal", "is_nonzero", "nonzero", "masked_select"):
+            raise AssertionError(f"{name} reads a value")
+        return func(*args, **(kwargs or {}))
+
+
+def captured_value_and_gradient(gram: Tensor, G: Tensor, method: InverseRoot = "newton_schulz") -> tuple[Tensor, Tensor]:
+    """As a CUDA graph would record them, on any device."""
+    with pytest.MonkeyPatch.context() as patch, NoReads():
+        patch.setattr("sckn.inverse_root.capturing", lambda tensor: True)
+        return value_and_gradient(gram, G, method)
+
+
+def test_a_cpu_captures_nothing_and_there_values_are_read() -> None:
+    assert not capturing(torch.eye(2))
+    with pytest.raises(AssertionError, match="reads a value"), NoReads():
+        inverse_square_root(torch.eye(2), "newton_schulz")
+
+
+CONDITIONS = [10.0, 1e2, 1e3, 1e4, 1e5]
+both_precisions = pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+
+
+@both_precisions
+@pytest.mark.parametrize("condition", CONDITIONS)
+@pytest.mark.parametrize("size", [5, 64])
+def test_a_fixed_number_of_iterations_ends_where_an_open_one_does(condition: float, dtype: torch.dtype, size: int) -> None:
+    gram = matrix_of_condition(size, condition).to(dtype)
+    G = torch.randn_like(gram)
+    expected = value_and_gradient(gram, G, "newton_schulz")
+    for found, open_ended in zip(captured_value_and_gradient(gram, G), expected, strict=True):
+        assert relative_error(found, open_ended.double()) < 20 * condition * torch.finfo(dtype).eps
+
+
+@both_precisions
+def test_a_fixed_number_of_iterations_for_a_batch_of_all_conditions(dtype: torch.dtype) -> None:
+    repeated = [[1.0, 1.0, 1.0, 1.0], [2.0, 0.5, 0.5, 0.5], [3.0, 3.0, 0.01, 0.01]]
+    grams = [matrix_of_condition(4, condition) for condition in CONDITIONS]
+    grams += [matrix_with(torch.tensor(eigenvalues, dtype=torch.float64)) for eigenvalues in repeated]
+    batch = torch.stack(grams).to(dtype)
+    G = torch.randn_like(batch)
+    together = value_and_gradient(batch, G, "newton_schulz")
+    captured = captured_value_and_gradient(batch, G)
+    for index, gram in enumerate(batch):
+        alone = value_and_gradient(gram, G[index], "newton_schulz")
+        condition = float(torch.linalg.cond(grams[index]))
+        for value, by_itself, in_company in zip(captured, alone, together, strict=True):
+            rounding = 20 * condition * torch.finfo(dtype).eps
+            assert relative_error(value[index], by_itself.double()) < rounding
+            assert relative_error(value[index], in_company[index].double()) < rounding
+
+
+@both_precisions
+@pytest.mark.parametrize("condition", CONDITIONS)
+def test_more_iterations_than_needed_do_no_harm(condition: float, dtype: torch.dtype) -> None:
+    """Rounding errors do not grow from one iteration to the next."""
+    gram = matrix_of_condition(16, condition)
+    G = torch.randn_like(gram)
+    exact = value_and_gradient(gram, G, "eigh")
+    errors = []
+    for iterations in (24, 100):
+        with iterations_in_graphs(iterations):
+            found = captured_value_and_gradient(gram.to(dtype), G.to(dtype))
+        errors.append([relative_error(value.double(), right) for value, right in zip(found, exact, strict=True)])
+    rounding = torch.finfo(dtype).eps
+    assert all(late < 2 * early + 20 * rounding for early, late in zip(*errors, strict=True))
+
+
+@both_precisions
+@pytest.mark.parametrize("condition", CONDITIONS)
+def test_the_iterations_needed_are_enough_for_root_and_gradient(condition: float, dtype: torch.dtype) -> None:
+    """With the four to spare that a recorded step has, and not with four less."""
+    gram = matrix_of_condition(16, condition).to(dtype)
+    G = torch.randn_like(gram)
+    expected = value_and_gradient(gram, G, "newton_schulz")
+    needed = iterations_needed(gram)
+    bound = 20 * condition * torch.finfo(dtype).eps
+    with iterations_in_graphs(needed + 4):
+        found = captured_value_and_gradient(gram, G)
+    assert all(relative_error(value, right.double()) < bound for value, right in zip(found, expected, strict=True))
+    with iterations_in_graphs(needed - 4):
+        found = captured_value_and_gradient(gram, G)
+    assert not all(relative_error(value, right.double()) < bound for value, right in zip(found, expected, strict=True))
+
+
+def test_where_an_iteration_ends() -> None:
+    """By residuals made up for four matrices, whose states count the steps."""
+    residuals = torch.ones(4, 24, dtype=torch.float64)
+    residuals[0, :4] = torch.tensor([0.5, 0.05, 1e-4, 1e-9])  # small enough: one step more
+    residuals[1, :5] = torch.tensor([0.5, 0.05, 0.01, 0.02, 1e-9])  # a rise near the end is rounding: no step more
+    residuals[2, :6] = torch.tensor([0.5, 0.7, 0.3, 0.05, 1e-3, 1e-8])  # a rise at the beginning is none
+    residuals[3, :2] = torch.tensor([0.5, torch.inf])  # never near
+    for row, (end, steps) in zip(residuals, ((4, 4), (3, 4), (6, 6), (None, 2)), strict=True):
+
+        def step(state: tuple[Tensor, ...], row: Tensor = row) -> tuple[tuple[Tensor, ...], Tensor]:
+            return (state[0] + 1,), 1 + row[state[0].long()] / 2  # T, with residual 2 |T - I|
+
+        start = (torch.zeros(1, 1, dtype=torch.float64),)
+        if end is None:
+            with pytest.raises(ValueError, match="singular"):
+                _counted_iterations(step, start)
+        else:
+            state, count = _counted_iterations(step, start)
+            assert (float(state[0]), count) == (end, steps)
+        (fixed,) = _fixed_iterations(step, start, 2)
+        assert (float(fixed) == 2) == (float(row[1]) <= 0.1)  # NaN, if the last residual was not small
+
+
+def test_a_fixed_number_of_iterations_agrees_with_the_eigendecomposition() -> None:
+    gram = matrix_of_condition(48, 1e5)
+    G = torch.randn_like(gram)
+    for value, expected in zip(captured_value_and_gradient(gram, G), value_and_gradient(gram, G, "eigh"), strict=True):
+        assert relative_error(value, expected) < 1e-8
+
+
+@both_precisions
+def test_what_has_no_root_is_nan_in_a_cuda_graph_and_spoils_no_neighbour(dtype: torch.dtype) -> None:
+    """An error cannot be raised there, and numbers of size 1e10 would not be noticed."""
+    good = matrix_of_condition(5, 1e2)
+    singular = matrix_with(torch.tensor([3.0, 1.0, 0.2, 0.0, 0.0], dtype=torch.float64))
+    batch = torch.stack([good, singular, torch.full_like(good, torch.nan)]).to(dtype)
+    roots, gradients = captured_value_and_gradient(batch, torch.randn_like(batch))
+    assert relative_error(roots[0], inverse_square_root(good)) < 1e3 * torch.finfo(dtype).eps
+    assert bool(torch.isfinite(gradients[0]).all())
+    assert bool(roots[1:].isnan().all())
+    assert bool(gradients[1:].isnan().all())
+
+
+def test_an_eigendecomposition_in_a_cuda_graph_is_refused() -> None:
+    with pytest.raises(ValueError, match="newton_schulz"):
+        captured_value_and_gradient(torch.eye(3), torch.eye(3), "eigh")
+
+
+@pytest.mark.gpu
+@needs_cuda
+@both_precisions
+def test_a_cuda_graph_computes_the_same(dtype: torch.dtype) -> None:
+    """Captured for one batch, replayed for another."""
+    batches = [
+        torch.stack([matrix_of_condition(64, condition) for condition in conditions]).to(dtype).cuda()
+        for conditions in ((1e1, 1e3), (1e4, 3.0))
+    ]
+    G = torch.randn_like(batches[0])
+    gram = batches[0].clone()
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        value_and_gradient(gram, G, "newton_schulz")
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = value_and_gradient(gram, G, "newton_schulz")
+    for batch in batches:
+        gram.copy_(batch)
+        graph.replay()
+        for value, expected in zip(captured, value_and_gradient(batch, G, "newton_schulz"), strict=True):
+            assert relative_error(value, expected.double().cpu()) < 2e5 * torch.finfo(dtype).eps
 
 
 @pytest.mark.gpu

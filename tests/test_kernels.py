@@ -133,6 +133,79 @@ def test_homogeneous_kernel_scales_with_each_argument(kernel: Kernel) -> None:
     torch.testing.assert_close(homogeneous(kernel, x, x).diagonal(), x.square().sum(dim=1), rtol=1e-13, atol=1e-13)
 
 
+def projections_and_norms() -> tuple[torch.Tensor, torch.Tensor]:
+    """<z, x> (B, p, H, W) and |x| (B, 1, H, W) of patches of norms from 1e-3 to 1e3."""
+    norms = 10 ** torch.linspace(-3, 3, 24, dtype=torch.float64).reshape(2, 1, 3, 4)
+    cosines = 2 * torch.rand(2, 5, 3, 4, dtype=torch.float64) - 1
+    return norms * cosines, norms
+
+
+@every_kernel
+@pytest.mark.parametrize("offset", [0.0, 1e-5, 0.3])
+def test_scaled_is_its_definition_and_zero_at_zero(kernel: Kernel, offset: float) -> None:
+    projected, norms = projections_and_norms()
+    expected = norms * kernel(projected / (norms + offset))
+    torch.testing.assert_close(kernel.scaled(projected, norms, offset), expected, rtol=1e-12, atol=0)
+    norms[0, 0, 1] = 0
+    scaled = kernel.scaled(projected, norms, offset)
+    assert bool((scaled[0, :, 1] == 0).all())
+    torch.testing.assert_close(scaled[1], expected[1], rtol=1e-12, atol=0)
+
+
+@every_kernel
+@pytest.mark.parametrize("offset", [0.0, 0.3])
+def test_gradients_of_scaled_agree_with_central_differences(kernel: Kernel, offset: float) -> None:
+    """For the projections, the norms and, where there is one, alpha; the second derivatives as well."""
+    projected = torch.rand(2, 3, 1, 2, dtype=torch.float64, requires_grad=True)
+    norms = (1 + torch.rand(2, 1, 1, 2, dtype=torch.float64)).requires_grad_()
+    inputs = (projected, norms)
+    if isinstance(kernel, Exponential):
+        inputs = (*inputs, torch.tensor(float(kernel.alpha), dtype=torch.float64, requires_grad=True))
+
+    def scaled(u: torch.Tensor, S: torch.Tensor, alpha: torch.Tensor | None = None) -> torch.Tensor:
+        return (kernel if alpha is None else Exponential(alpha)).scaled(u, S, offset)
+
+    assert torch.autograd.gradcheck(scaled, inputs)
+    assert torch.autograd.gradgradcheck(scaled, inputs)
+
+
+@every_kernel
+@pytest.mark.parametrize("offset", [0.0, 1e-5])
+def test_a_zero_patch_pulls_at_nothing(kernel: Kernel, offset: float) -> None:
+    projected, norms = projections_and_norms()
+    projected[0, :, 1], norms[0, :, 1] = 0, 0
+    projected.requires_grad_()
+    (gradient,) = torch.autograd.grad(kernel.scaled(projected, norms, offset).sum(), projected)
+    assert bool((gradient[0, :, 1] == 0).all())
+    assert bool(torch.isfinite(gradient).all())
+    assert bool((gradient[1] != 0).all())
+
+
+@every_kernel
+def test_nan_is_not_taken_for_zero(kernel: Kernel) -> None:
+    projected, norms = projections_and_norms()
+    norms[1, 0, 2, 3] = torch.nan
+    scaled = kernel.scaled(projected, norms, 1e-5)
+    assert bool(scaled[1, :, 2, 3].isnan().all())
+    assert int(scaled.isnan().sum()) == 5
+
+
+@every_kernel
+def test_projections_in_half_precision_are_scaled_in_single(kernel: Kernel) -> None:
+    """As autocast leaves them. What is lost is what the rounding of <z, x> itself loses."""
+    projected, norms = (tensor.float() for tensor in projections_and_norms())
+    rounded = projected.to(torch.bfloat16).requires_grad_()
+    scaled = kernel.scaled(rounded, norms, 1e-5)
+    assert scaled.dtype == torch.float32
+    same = rounded.detach().float().requires_grad_()
+    expected = kernel.scaled(same, norms, 1e-5)
+    torch.testing.assert_close(scaled, expected, rtol=1e-6, atol=0)
+    weights = torch.randn_like(scaled)
+    (gradient,), (expected_gradient,) = (torch.autograd.grad(y, u, weights) for y, u in ((scaled, rounded), (expected, same)))
+    assert gradient.dtype == torch.bfloat16
+    torch.testing.assert_close(gradient.float(), expected_gradient, rtol=2**-8, atol=1e-30)
+
+
 @pytest.mark.parametrize("alpha", [0.0, -1.0, math.nan, math.inf])
 def test_exponential_needs_a_positive_alpha(alpha: float) -> None:
     with pytest.raises(ValueError, match="alpha"):

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 import torch
 from sklearn.metrics import adjusted_rand_score
+from test_processes import TEAMS, team
 from torch import Tensor
 
-from sckn.kmeans import spherical_kmeans
+from sckn.kmeans import KMeans, spherical_kmeans
+from sckn.processes import Processes
 
 
 def seeded(seed: int) -> torch.Generator:
@@ -149,6 +151,61 @@ def test_nan_and_infinity_are_refused(bad: float) -> None:
     vectors[4, 1] = bad
     with pytest.raises(ValueError, match="NaN or infinity"):
         spherical_kmeans(vectors, 2, generator=seeded(0))
+
+
+def shared_kmeans(processes: Processes, vectors: Tensor, count: int, initial: Tensor | None, chunk: int | None) -> KMeans:
+    return spherical_kmeans(
+        vectors, count, iterations=30, generator=seeded(3), chunk=chunk, initial=initial, processes=processes
+    )
+
+
+def check_shared(
+    processes: int, vectors: Tensor, count: int, initial: Tensor | None = None, chunk: int | None = None
+) -> KMeans:
+    """Several processes find what one finds, up to rounding, and all of them the same to the last bit."""
+    alone = spherical_kmeans(vectors, count, iterations=30, generator=seeded(3), chunk=chunk, initial=initial)
+    found = team(processes).run(shared_kmeans, vectors, count, initial, chunk)
+    for shared in found:
+        assert torch.equal(shared.clusters, alone.clusters)
+        torch.testing.assert_close(shared.centroids, alone.centroids, rtol=1e-12, atol=1e-12)
+        assert shared.cosines == pytest.approx(alone.cosines, rel=1e-12)
+        assert torch.equal(shared.centroids, found[0].centroids)
+        assert shared.cosines == found[0].cosines
+    return alone
+
+
+@pytest.mark.parametrize("chunk", [None, 7])
+@pytest.mark.parametrize("rows", [301, 300])
+@pytest.mark.parametrize("processes", TEAMS)
+def test_shared_between_processes(processes: int, rows: int, chunk: int | None) -> None:
+    alone = check_shared(processes, unit_vectors(rows, 5), 12, chunk=chunk)
+    assert 5 < len(alone.cosines) <= 31
+
+
+@pytest.mark.parametrize("processes", TEAMS)
+def test_lost_clusters_are_repaired_alike_in_all_processes(processes: int) -> None:
+    """The worst-fit vectors are in the part of the last process."""
+    vectors = unit_vectors(50, 3)
+    vectors = vectors[torch.argsort(vectors @ vectors[0], descending=True)]
+    alone = check_shared(processes, vectors, 5, vectors[:1].repeat(5, 1))
+    assert sorted(set(alone.clusters.tolist())) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("processes", TEAMS)
+def test_a_process_without_vectors_takes_part(processes: int) -> None:
+    """Of three processes one has no row of two; the two rows cancel in their only cluster."""
+    vectors = torch.tensor([[1.0, 0.0], [-1.0, 0.0]], dtype=torch.float64)
+    alone = check_shared(processes, vectors, 1, torch.tensor([[0.0, 1.0]], dtype=torch.float64))
+    assert any(torch.equal(alone.centroids[0], vector) for vector in vectors)
+
+
+@pytest.mark.parametrize("processes", TEAMS)
+def test_nan_is_refused_by_all_processes(processes: int) -> None:
+    vectors = unit_vectors(30, 3)
+    vectors[-1, 1] = torch.nan
+    for outcome in team(processes).outcomes(shared_kmeans, vectors, 2, vectors[:2], None):
+        with pytest.raises(ValueError, match="NaN or infinity"):
+            raise outcome
 
 
 @pytest.mark.gpu

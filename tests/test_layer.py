@@ -15,7 +15,8 @@ from sckn.inverse_root import InverseRoot, inverse_square_root
 from sckn.kernels import ArcCosine, Exponential, Kernel, Linear, Polynomial
 from sckn.layer import KernelLayer, LayerConfig
 from sckn.nystrom import psi
-from sckn.patches import extract_patches
+from sckn.patches import extract_patches, maps_and_margin, pad_for_patches, patch_norms
+from sckn.pooling import gaussian_pool
 
 LEARNED = Exponential(3.0, learnable=True)
 
@@ -49,6 +50,7 @@ def patch_by_patch(layer: KernelLayer, maps: Tensor) -> Tensor:
         LayerConfig(6, 2, 1.5, kernel=Polynomial(3, 0.5), epsilon=0.1),
         LayerConfig(6, 4, 3.0, padding=False, kernel=Linear(), norm_offset=0.1),
         LayerConfig(20, 2, inverse_root="newton_schulz"),
+        LayerConfig(6, 5, inverse_root="moving_frame", kernel=LEARNED),
         LayerConfig(6, 3, 2.0, pooling_width=0.5),
         LayerConfig(6, 2, 1.5, padding=False, pooling_width=1.2),
     ],
@@ -77,6 +79,86 @@ def test_black_images_give_exactly_zero_and_finite_gradients(kernel: Kernel, nor
     for gradient in torch.autograd.grad(output.sum(), (images, layer.filters)):
         assert bool(torch.isfinite(gradient).all())
         assert bool((gradient != 0).any())
+
+
+@pytest.mark.parametrize("padding", [True, False])
+@pytest.mark.parametrize("patch", [1, 2, 3, 4, 5])
+def test_only_an_even_patch_needs_a_padded_copy(patch: int, padding: bool) -> None:
+    maps = torch.randn(2, 3, 7, 6, dtype=torch.float64)
+    given, margin = maps_and_margin(maps, patch, padding)
+    assert (given is maps) == (patch % 2 == 1 or not padding)
+    weight = torch.randn(4, 3, patch, patch, dtype=torch.float64)
+    expected = nn.functional.conv2d(pad_for_patches(maps, patch, padding), weight)
+    torch.testing.assert_close(nn.functional.conv2d(given, weight, padding=margin), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_the_backward_pass_keeps_three_maps() -> None:
+    """The input, the projections and their scaled exponentials: a layer needs no more, and a GPU no more memory."""
+    layer = KernelLayer(6, LayerConfig(6, 3))
+    maps = torch.randn(2, 6, 50, 50, requires_grad=True)
+    kept = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        output = layer(maps)
+    large = [size for size in kept.values() if size >= maps.nbytes]
+    assert large == [maps.nbytes] * 3
+    output.sum().backward()
+
+
+@pytest.mark.parametrize("patch", [1, 2, 3])
+def test_norms_can_be_differentiated_twice(patch: int) -> None:
+    maps = torch.randn(1, 3, 4, 4, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x: patch_norms(x, patch, True), (maps,))
+    assert torch.autograd.gradgradcheck(lambda x: patch_norms(x, patch, True), (maps,))
+
+
+def test_the_image_can_be_differentiated_twice() -> None:
+    """As a penalty on the gradient does; the filters cannot."""
+    layer = KernelLayer(2, LayerConfig(3, 3, 1.5)).double()
+    layer.filters.requires_grad_(False)
+    assert torch.autograd.gradgradcheck(layer, (torch.randn(1, 2, 4, 4, dtype=torch.float64, requires_grad=True),))
+
+
+def test_a_bounded_number_of_pooling_matrices_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    matrices: dict[tuple[object, ...], Tensor] = {}
+    monkeypatch.setattr("sckn.pooling._matrices", matrices)
+    monkeypatch.setattr("sckn.pooling.MOST_MATRICES", 5)
+    for size in (6, 7, 8, 9, 10, 11, 12, 6):
+        maps = torch.randn(1, 1, size, size, dtype=torch.float64)
+        weights = pooling_weights(size, 2.0)
+        for _ in range(2):
+            torch.testing.assert_close(gaussian_pool(maps, 2.0), weights @ maps @ weights.T, rtol=1e-12, atol=1e-12)
+    assert [key[0] for key in matrices] == [9, 10, 11, 12, 6]
+    held = list(matrices.values())
+    gaussian_pool(torch.randn(1, 1, 9, 12, dtype=torch.float64), 2.0)
+    assert all(one is other for one, other in zip(held, matrices.values(), strict=True))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch.compile does so itself
+def test_torch_compile_takes_the_pooling_matrices_as_they_are() -> None:
+    """They are inputs of the one graph; to build them inside would need the CPU at every call."""
+    graphs: list[Any] = []
+
+    def look_at(graph: Any, inputs: list[Tensor]) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    layer = KernelLayer(4, LayerConfig(8, 3, 2.0, kernel=LEARNED))
+    maps = torch.randn(2, 4, 12, 10)
+    expected, root = layer(maps), layer.inverse_root().detach()
+    compiled = torch.compile(layer, backend=look_at, fullgraph=True)
+    for _ in range(3):
+        torch.testing.assert_close(compiled(maps, root), expected)
+    assert len(graphs) == 1
+    targets = " ".join(str(node.target) for node in graphs[0].graph.nodes)
+    assert "conv2d" in targets
+    assert "_matrices" in targets
+    assert "arange" not in targets
 
 
 def test_the_scale_of_the_filters_does_not_count() -> None:
@@ -276,7 +358,7 @@ def test_a_bfloat16_module_works_and_keeps_its_root_in_single_precision() -> Non
     assert all(p.grad is not None and bool(torch.isfinite(p.grad).all()) for p in layer.parameters())
 
 
-@pytest.mark.parametrize("method", ["eigh", "newton_schulz"])
+@pytest.mark.parametrize("method", ["eigh", "newton_schulz", "moving_frame"])
 def test_trains_inside_an_ordinary_network(method: InverseRoot) -> None:
     """Which half of the image is brighter, with another kind of layer on either side."""
     images = torch.randn(64, 1, 8, 8)

@@ -1,6 +1,7 @@
 """The convex step against liblinear, Newton's method in numpy, autograd and finite differences."""
 
 import itertools
+import sys
 
 import numpy as np
 import pytest
@@ -10,8 +11,9 @@ from sklearn.svm import LinearSVC
 from torch import Tensor
 
 from sckn import lbfgs
-from sckn.linear import best_exponent, error_rate, fit_linear, one_vs_all, validation_errors
-from sckn.losses import Logistic, Square, SquaredHinge
+from sckn.linear import LinearModel, best_exponent, error_rate, fit_linear, one_vs_all, validation_errors
+from sckn.losses import Logistic, Loss, Square, SquaredHinge
+from sckn.processes import Processes
 
 
 def sample(n: int, d: int, classes: int, noise: float = 1.0) -> tuple[Tensor, Tensor]:
@@ -151,7 +153,7 @@ def test_a_warm_start_reaches_the_same_optimum_sooner() -> None:
     near = fit_linear(features, targets, 2e-3, tolerance=1e-8)
     start = near.weights.clone()
     cold = fit_linear(features, targets, 1e-3, tolerance=1e-6)
-    warm = fit_linear(features, targets, 1e-3, tolerance=1e-6, initial=start)
+    warm = fit_linear(features, targets, 1e-3, tolerance=1e-6, initial=near)
     assert warm.iterations < cold.iterations
     assert warm.objective == pytest.approx(cold.objective, rel=1e-10)
     torch.testing.assert_close(warm.weights, cold.weights, rtol=1e-3, atol=1e-4)
@@ -161,7 +163,7 @@ def test_a_warm_start_reaches_the_same_optimum_sooner() -> None:
 def test_from_the_optimum_there_is_nothing_to_do() -> None:
     features, targets = sample(200, 10, 3)
     optimum = fit_linear(features, targets, 1e-3, tolerance=1e-9)
-    again = fit_linear(features, targets, 1e-3, tolerance=1e-8, initial=optimum.weights)
+    again = fit_linear(features, targets, 1e-3, tolerance=1e-8, initial=optimum)
     assert again.iterations == 0
     assert torch.equal(again.weights, optimum.weights)
 
@@ -170,7 +172,8 @@ def test_a_start_far_away_is_left() -> None:
     features, targets = sample(200, 10, 3)
     reference = torch.from_numpy(newton(features.numpy(), targets.numpy(), 1e-2))
     for size in (1e3, 1e6):
-        model = fit_linear(features, targets, 1e-2, tolerance=1e-8, initial=size * torch.randn(10, 3, dtype=torch.float64))
+        far = LinearModel(size * torch.randn(10, 3, dtype=torch.float64), 0.0, 0.0, 0)
+        model = fit_linear(features, targets, 1e-2, tolerance=1e-8, initial=far)
         torch.testing.assert_close(model.weights, reference, rtol=1e-5, atol=1e-6)
 
 
@@ -384,3 +387,40 @@ def test_the_square_loss_is_ridge_regression(n: int, d: int) -> None:
 def test_shapes_that_do_not_fit_are_named() -> None:
     with pytest.raises(ValueError, match=r"got \(5, 3\) and \(4, 2\)"):
         fit_linear(torch.zeros(5, 3), torch.zeros(4, 2), 1.0)
+
+
+def test_a_start_of_another_shape_is_refused() -> None:
+    features, targets = sample(10, 4, 3)
+    other = LinearModel(torch.zeros(5, 3), 0.0, 0.0, 0)
+    with pytest.raises(ValueError, match=r"weights \(4, 3\) to start from, got \(5, 3\)"):
+        fit_linear(features, targets, 0.1, initial=other)
+
+
+def test_an_unknown_solver_is_refused() -> None:
+    features, targets = sample(10, 4, 3)
+    with pytest.raises(ValueError, match="solver must be 'lbfgs' or 'miso', got 'sgd'"):
+        fit_linear(features, targets, 0.1, solver="sgd")  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("loss", [SquaredHinge(), Logistic()])
+def test_miso_in_several_processes_is_refused(loss: Loss) -> None:
+    features, targets = sample(10, 4, 3)
+    with pytest.raises(ValueError, match='solver="miso" works in one process, not in 2; solver="lbfgs" does in several'):
+        fit_linear(features, targets, 0.1, loss=loss, solver="miso", processes=Processes(0, 2))
+
+
+def test_without_the_library_of_miso_the_other_solver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    features, targets = sample(10, 4, 3)
+    monkeypatch.setitem(sys.modules, "cyanure_lib", None)
+    with pytest.raises(ImportError, match=r'needs the package cyanure, .*; solver="lbfgs" finds the same model'):
+        fit_linear(features, targets, 0.1, solver="miso")
+    assert fit_linear(features, targets, 0.1).gradient <= 1e-4  # which needs it not
+
+
+def test_the_square_loss_is_solved_in_closed_form_whatever_the_solver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cyanure_lib", None)
+    features, targets = torch.randn(60, 8, dtype=torch.float64), torch.randn(60, 2, dtype=torch.float64)
+    one, other = (fit_linear(features, targets, 0.1, loss=Square(), solver=solver) for solver in ("lbfgs", "miso"))
+    assert torch.equal(one.weights, other.weights)
+    assert other.gradient < 1e-12
+    assert other.dual is None

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import chisquare
+from test_processes import TEAMS, team
 
 from sckn.patches import extract_patches, pad_for_patches, patch_norms, sample_patches
+from sckn.processes import Processes
 
 SIDES = [1, 2, 3, 4, 5]
 
@@ -184,6 +186,45 @@ def test_nan_in_the_images_is_refused() -> None:
     assert int(patch_norms(spoiled, 3, True).isnan().sum()) == 9
     with pytest.raises(ValueError, match="NaN"):
         sample_patches([torch.randn(2, 1, 6, 6), spoiled], 3, True, 10, seeded(0))
+
+
+def shared_sample(processes: Processes, batches: list[torch.Tensor], count: int) -> torch.Tensor:
+    shares = [maps[processes.share] for maps in batches]
+    return sample_patches(shares, 3, True, count, seeded(7), processes)
+
+
+@pytest.mark.parametrize("count", [20, 120, 1000])  # fewer than one batch holds, fewer than there are, more
+@pytest.mark.parametrize("processes", TEAMS)
+def test_processes_that_share_the_maps_take_the_sample_of_one(processes: int, count: int) -> None:
+    """To the last bit. Batches of different sizes: equal shares, unequal ones, and one map for all processes."""
+    batches = [torch.randn(6, 2, 5, 4), torch.randn(4, 2, 3, 3), torch.randn(1, 2, 6, 5)]
+    alone = sample_patches(batches, 3, True, count, seeded(7))
+    assert len(alone) == min(count, 6 * 20 + 4 * 9 + 30)
+    for shared in team(processes).run(shared_sample, batches, count):
+        assert torch.equal(shared, alone)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("processes", TEAMS)
+def test_what_is_faint_is_decided_over_all_processes(processes: int, rank: int) -> None:
+    """One process has nothing but faint maps, none of them faint among its own."""
+    maps = torch.randn(2 * processes, 2, 4, 4)
+    maps[rank::processes] *= 1e-5
+    for shared in team(processes).run(shared_sample, [maps], 1000):
+        assert len(shared) == 2 * (processes - 1) * 16
+        assert torch.equal(shared, sample_patches([maps], 3, True, 1000, seeded(7)))
+
+
+@pytest.mark.parametrize("processes", TEAMS)
+def test_zeros_nan_and_nothing_are_seen_alike_by_all_processes(processes: int) -> None:
+    for shared in team(processes).run(shared_sample, [torch.zeros(4, 3, 5, 5)], 10):
+        assert shared.shape == (0, 27)
+    spoiled = torch.randn(4, 3, 5, 5)
+    spoiled[1, 0, 3, 3] = torch.nan
+    for batches, message in (([spoiled], "NaN"), ([], "no images")):
+        for outcome in team(processes).outcomes(shared_sample, batches, 10):
+            with pytest.raises(ValueError, match=message):
+                raise outcome
 
 
 @pytest.mark.gpu

@@ -103,3 +103,17 @@ def test_a_window_without_a_pixel_is_refused(factor: float) -> None:
     with pytest.raises(ValueError, match="too narrow"):
         pooling_matrix(12, factor, width=0.99 / (6 * factor))
     assert pooling_matrix(12, factor, width=1.01 / (6 * factor)).isfinite().all()
+
+
+@pytest.mark.parametrize("factor", [1.0, 2**0.5, 3.0])
+def test_the_order_of_memory_changes_nothing(factor: float) -> None:
+    maps = torch.randn(3, 5, 12, 9, dtype=torch.float64)
+    turned = maps.contiguous(memory_format=torch.channels_last)
+    weights = torch.randn_like(gaussian_pool(maps, factor))
+    results = []
+    for given in (maps.requires_grad_(), turned.requires_grad_()):
+        pooled = gaussian_pool(given, factor)
+        results.append((pooled, *torch.autograd.grad(pooled, given, weights)))
+    for plain, channels_last in zip(*results, strict=True):
+        torch.testing.assert_close(channels_last, plain, rtol=0, atol=1e-14, check_stride=False)
+    assert results[1][0].is_contiguous(memory_format=torch.channels_last)

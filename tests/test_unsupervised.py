@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from test_processes import TEAMS, team
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -19,6 +20,7 @@ from sckn.layer import LayerConfig
 from sckn.network import CKN, NetworkConfig
 from sckn.nystrom import projection_residuals
 from sckn.patches import extract_patches, sample_patches
+from sckn.processes import Processes
 from sckn.training.unsupervised import encode, fit_unsupervised
 
 SMALL = NetworkConfig(3, (LayerConfig(6, 3, subsampling=2), LayerConfig(8, 2), LayerConfig(5, 1, subsampling=2)))
@@ -125,9 +127,9 @@ SOURCES: dict[str, Callable[[Tensor, Path], Any]] = {
 }
 
 
-def saved(images: Tensor, folder: Path) -> Path:
-    np.save(folder / "images.npy", images.numpy())
-    return folder / "images.npy"
+def saved(images: Tensor, folder: Path, name: str = "images.npy") -> Path:
+    np.save(folder / name, images.numpy())
+    return folder / name
 
 
 @pytest.mark.parametrize("source", SOURCES)
@@ -345,6 +347,127 @@ def test_memory_does_not_grow_with_the_number_of_images() -> None:
     assert (few, many) == (200, 2000)
     kilobyte = 1024 if sys.platform == "darwin" else 1
     assert (after - before) / kilobyte < 8 * 1024
+
+
+TWO_LAYERS = NetworkConfig(3, (LayerConfig(6, 3, subsampling=2), LayerConfig(8, 2, padding=False)))
+# what a process makes of its share of the images, in a folder that all see
+SHARES: dict[str, Callable[[Tensor, Path, int], Any]] = {
+    "tensor": lambda images, folder, rank: images,
+    "array": lambda images, folder, rank: images.numpy(),
+    "path": lambda images, folder, rank: saved(images, folder, f"{rank}.npy"),
+    "data set": lambda images, folder, rank: TensorDataset(images, torch.arange(len(images))),
+    "list of batches": lambda images, folder, rank: list(images.split(4)),
+    "loader": lambda images, folder, rank: DataLoader(TensorDataset(images, torch.arange(len(images))), batch_size=4),
+}
+
+
+def shared_fit(
+    processes: Processes, images: Tensor, source: str, folder: Path, config: NetworkConfig, settings: dict[str, Any]
+) -> list[Tensor]:
+    share = SHARES[source](images[processes.share], folder, processes.rank)
+    fitted = network(config, torch.float64)
+    return filters(fit_unsupervised(fitted, share, patches=400, iterations=5, processes=processes, **settings))
+
+
+def check_shared(processes: int, images: Tensor, source: str, folder: Path, **settings: Any) -> None:
+    """Several processes find what one finds, up to rounding, and all of them the same to the last bit."""
+    settings = {"batch_size": 4 * processes, **settings}
+    found = team(processes).run(shared_fit, images, source, folder, TWO_LAYERS, settings)
+    alone = fit_unsupervised(network(TWO_LAYERS, torch.float64), images, patches=400, iterations=5, **settings)
+    assert not any(torch.equal(a, b) for a, b in zip(filters(alone), filters(network(TWO_LAYERS, torch.float64)), strict=True))
+    for shared in found:
+        for own, other, expected in zip(shared, found[0], filters(alone), strict=True):
+            assert torch.equal(own, other)
+            torch.testing.assert_close(own, expected, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 12, 21, 25])
+@pytest.mark.parametrize("processes", TEAMS)
+def test_processes_that_share_the_images_find_the_filters_of_one(processes: int, count: int, tmp_path: Path) -> None:
+    """Full batches and others, unequal shares, processes without an image in the last batch or at all."""
+    check_shared(processes, pictures(count), "tensor", tmp_path)
+    check_shared(processes, pictures(count), "tensor", tmp_path, batch_size=processes, seed=2)
+
+
+@pytest.mark.parametrize("source", SHARES)
+@pytest.mark.parametrize("processes", TEAMS)
+def test_every_source_can_be_shared(processes: int, source: str, tmp_path: Path) -> None:
+    """21 images: in the last batch of 8, or of 12, the shares are unequal; of 25 one process alone has the last."""
+    for count in (21, 25):
+        check_shared(processes, pictures(count), source, tmp_path)
+
+
+def shared_layer(processes: Processes, images: Tensor) -> Tensor:
+    """From a generator, which is enough for one layer, and whose first batch is larger than its share of batch_size."""
+    share = images[processes.share]
+    layer = network(ONE_LAYER, torch.float64).kernel_layers[0]
+    batches = (batch for batch in (share[:6], share[6:]))
+    return fit_unsupervised(layer, batches, patches=400, batch_size=8, processes=processes).filters.detach()
+
+
+def test_a_layer_and_a_generator_can_be_shared() -> None:
+    images = pictures(17)
+    layer = network(ONE_LAYER, torch.float64).kernel_layers[0]
+    expected = fit_unsupervised(layer, [images[:12], images[12:]], patches=400, batch_size=8).filters.detach()
+    for found in team(2).run(shared_layer, images):
+        torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-8)
+
+
+def fit_parts(processes: Processes, given: list[Any], settings: dict[str, Any]) -> list[Tensor]:
+    return filters(fit(given[processes.rank], processes=processes, **settings))
+
+
+@pytest.mark.parametrize(
+    ("lengths", "message"),
+    [
+        ((10, 8), r"cannot walk in step through \[10, 8\] images: of 2, process r is to give those numbered r, r \+ 2"),
+        ((8, 9), r"cannot walk in step through \[8, 9\] images"),
+        ((0, 4), r"cannot walk in step through \[0, 4\] images"),
+        ((0, 0), "the data set is empty"),
+    ],
+)
+def test_images_that_are_not_the_shares_are_refused_by_all_processes(lengths: tuple[int, int], message: str) -> None:
+    for outcome in team(2).outcomes(fit_parts, [pictures(length) for length in lengths], {}):
+        with pytest.raises(ValueError, match=message):
+            raise outcome
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        (([3, 4], [4, 3]), r"in step through \[3, 4\] images"),
+        (([4, 2, 2], [4, 4]), r"in step through \[6, 8\] images"),
+        (([4, 0], [3, 1]), r"hold \[0, 1\] rows"),
+    ],
+)
+def test_batches_that_are_not_in_step_are_refused_by_all_processes(sizes: tuple[list[int], list[int]], message: str) -> None:
+    given = [[pictures(size) for size in own] for own in sizes]
+    for outcome in team(2).outcomes(fit_parts, given, {}):
+        with pytest.raises(ValueError, match=message):
+            raise outcome
+
+
+def test_images_of_different_sizes_in_one_batch_are_refused_by_all_processes() -> None:
+    for other in (pictures(8, size=10), pictures(8, channels=1)):
+        for outcome in team(2).outcomes(fit_parts, [pictures(8), other], {}):
+            with pytest.raises(ValueError, match="the processes hold images of different shapes in one batch"):
+                raise outcome
+
+
+def test_what_stops_one_process_stops_all() -> None:
+    spoiled = pictures(20)
+    spoiled[17, 1, 2, 3] = torch.nan
+    first, second = team(2).outcomes(fit_parts, [pictures(20), spoiled], {})
+    with pytest.raises(RuntimeError, match="process 1 could not read its images"):
+        raise first
+    with pytest.raises(ValueError, match="NaN or infinity"):
+        raise second
+
+
+def test_a_batch_that_cannot_be_shared_is_refused() -> None:
+    for outcome in team(3).outcomes(fit_parts, [pictures(8)] * 3, {"batch_size": 8}):
+        with pytest.raises(ValueError, match="batch_size must be a multiple of the number of processes, 3, got 8"):
+            raise outcome
 
 
 @pytest.mark.gpu

@@ -1,35 +1,26 @@
-"""An experiment in one TOML file: a network trained without labels, a linear SVM on its features, one result.
-
-lambda = 2^i/n is chosen on a part of the training set held out, then the linear model is fitted on all of it; the test
-set is looked at once, at the end.
-"""
+"""An experiment in one TOML file: a data set, a network, and how it is trained."""
 
 import re
 import tomllib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from time import perf_counter
 from typing import Any, Literal, Self, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from sckn.data.cifar10 import LabelledImages, read_cifar10
-from sckn.features import FeatureTransform
 from sckn.images import local_whitening
-from sckn.linear import best_exponent, error_rate, fit_linear, one_vs_all, validation_errors
-from sckn.network import CKN, NetworkConfig
+from sckn.network import NetworkConfig
+from sckn.precision import Precision
 from sckn.settings import one_of, real_number, whole_number
-from sckn.training.unsupervised import encode, fit_unsupervised
+from sckn.training.recipe import Recipe
 
-__all__ = ["Experiment", "SeedReport", "run_experiment"]
+__all__ = ["Experiment", "SeedReport", "read_data"]
 
 Decorrelation = Literal["features", "channels"]
-Precision = Literal["highest", "high"]
 
 READERS: dict[str, Callable[[Path], tuple[LabelledImages, LabelledImages]]] = {"cifar10": read_cifar10}
 
@@ -41,27 +32,36 @@ class Experiment:
     Parameters
     ----------
     name: of the result. dataset: "cifar10". network: its layers.
+    recipe: how the network is trained with labels; without it, it is trained without labels, and a linear SVM on top.
     seeds: one run each.
     whitening_power: of the local whitening of each image; 0 leaves images as they are.
-    patches, iterations: of k-means, for each layer.
+    patches, iterations: of k-means, for each layer. kmeans_images: how many images the patches come from; None is all.
+    lambda_exponents: i of the lambda = 2^i/n tried. validation: part of the training set held out for the choice.
+    selection_epochs: epochs of the runs in which lambda is chosen, where they are to be shorter than the final one.
+    batch_size: images encoded at a time.
+
+    Without a recipe:
+
     decorrelation: of the features before the linear model, all together ("features"), or at each position by itself
         ("channels"), for maps too large for the former.
     feature_norm: features are scaled by one number so that their mean norm is this, which gives lambda its meaning.
-    lambda_exponents: i of the lambda = 2^i/n tried. validation: part of the training set held out for the choice.
-    tolerance: of the linear solver. batch_size: images encoded at a time.
-    precision: of convolutions and products on a GPU, "highest" (fp32) or "high" (TF32).
+    tolerance: of the linear solver.
+    precision: of convolutions and products on a GPU, "highest" (fp32), "high" (TF32) or "medium" (bf16).
     """
 
     name: str
     dataset: str
     network: NetworkConfig
+    recipe: Recipe | None = None
     seeds: tuple[int, ...] = (0,)
     whitening_power: float = 0.25
     patches: int = 100_000
     iterations: int = 20
+    kmeans_images: int | None = None
     decorrelation: Decorrelation = "features"
     feature_norm: float = 10.0
     lambda_exponents: tuple[int, ...] = tuple(range(-4, 5))
+    selection_epochs: int | None = None
     validation: float = 0.2
     tolerance: float = 1e-4
     batch_size: int = 256
@@ -72,6 +72,8 @@ class Experiment:
             raise ValueError(f"name must consist of letters, digits, '.', '_' and '-', got {self.name!r}")
         if not isinstance(self.network, NetworkConfig):
             raise ValueError(f"network must be a NetworkConfig, got {self.network!r}")
+        if not isinstance(self.recipe, Recipe | None):
+            raise ValueError(f"recipe must be a Recipe or nothing, got {self.recipe!r}")
         for name in ("seeds", "lambda_exponents"):
             if not isinstance(getattr(self, name), tuple) or not getattr(self, name):
                 raise ValueError(f"{name} must be a list of one or more whole numbers, got {getattr(self, name)!r}")
@@ -89,8 +91,21 @@ class Experiment:
             "batch_size": whole_number("batch_size", self.batch_size),
             "precision": one_of("precision", self.precision, get_args(Precision)),
         }
+        for name in ("kmeans_images", "selection_epochs"):
+            if getattr(self, name) is not None:
+                checked[name] = whole_number(name, getattr(self, name))
         for name, value in checked.items():
             object.__setattr__(self, name, value)
+        self._refuse_settings_without_effect()
+
+    def _refuse_settings_without_effect(self) -> None:
+        """A setting that is in the file but means nothing there would mislead its reader."""
+        unused = ("selection_epochs",) if self.recipe is None else ("decorrelation", "feature_norm", "tolerance", "precision")
+        defaults = {field.name: field.default for field in fields(self)}
+        changed = [name for name in unused if getattr(self, name) != defaults[name]]
+        if changed:
+            place = "belongs to experiments with a recipe" if self.recipe is None else "has no effect beside a recipe"
+            raise ValueError(f"{changed[0]} {place}; remove it{'' if self.recipe is None else ' or set it in the recipe'}")
 
     @classmethod
     def from_toml(cls, path: Path) -> Self:
@@ -110,135 +125,63 @@ class Experiment:
             if name in content:
                 content[name] = tuple(content[name]) if isinstance(content[name], list) else content[name]
         try:
-            return cls(**{**content, "network": NetworkConfig.from_dict(content["network"])})
+            content["network"] = NetworkConfig.from_dict(content["network"])
+            if "recipe" in content:
+                content["recipe"] = Recipe.from_dict(content["recipe"])
+            return cls(**content)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
 
     def to_dict(self) -> dict[str, Any]:
-        """All settings, defaults included."""
-        return {**asdict(self), "network": self.network.to_dict()}
+        """All settings that mean something here, defaults included."""
+        settings = {**asdict(self), "network": self.network.to_dict()}
+        if self.recipe is None:
+            optional = ("recipe", "selection_epochs", *(("kmeans_images",) if self.kmeans_images is None else ()))
+            return {name: value for name, value in settings.items() if name not in optional}
+        unused = ("decorrelation", "feature_norm", "tolerance", "precision")
+        return {name: value for name, value in settings.items() if name not in unused}
+
+    def kept(self, count: int) -> int:
+        """How many of `count` training images are not held out."""
+        return count - round(self.validation * count)
 
 
 @dataclass(frozen=True)
 class SeedReport:
     """One run: errors in percent, seconds of each phase, peak memory of the accelerator in GiB if there is one.
 
-    `gradient` tells how well the final linear model converged (see `LinearModel`).
+    `validation_errors` has the error of each lambda exponent tried, `gradient` tells how well the final linear model
+    converged (see `LinearModel`), `epochs` how long the final training took, if there was one.
     """
 
     seed: int
-    test_error: float
-    train_error: float
+    test_error: float | None
+    train_error: float | None
     validation_errors: dict[int, float]
     lambda_exponent: int
-    gradient: float
+    gradient: float | None
     seconds: dict[str, float]
     peak_gib: float | None
+    epochs: int | None = None
 
 
-def run_experiment(experiment: Experiment, folder: Path, device: torch.device, *, test: bool = True) -> list[SeedReport]:
-    """Run every seed. With `test` False only the validation errors are found (the test error is NaN)."""
-    started = perf_counter()
-    train, held_out = READERS[experiment.dataset](folder)
-    if not 0 < _kept(experiment, len(train.labels)) < len(train.labels):
+def read_data(experiment: Experiment, folder: Path) -> tuple[LabelledImages, LabelledImages]:
+    """Training and test set, which must suit the experiment."""
+    train, test = READERS[experiment.dataset](folder)
+    if not 0 < experiment.kept(len(train.labels)) < len(train.labels):
         raise ValueError(f"validation = {experiment.validation} leaves no image on one side of {len(train.labels)}; change it")
-    if train.images.shape[1] != experiment.network.in_channels:
-        channels = train.images.shape[1]
-        raise ValueError(
-            f"the images have {channels} channels, but the network's in_channels is {experiment.network.in_channels}"
-        )
-    images, test_images = _prepared(experiment, train, device), _prepared(experiment, held_out, device) if test else None
-    prepared = perf_counter() - started
-    with _precision(experiment.precision):
-        return [
-            _run_seed(experiment, seed, (images, train.labels), (test_images, held_out.labels), prepared)
-            for seed in tqdm(experiment.seeds, desc=experiment.name, unit="seed", disable=None)
-        ]
+    channels, wanted = train.images.shape[1], experiment.network.in_channels
+    if channels != wanted:
+        raise ValueError(f"the images have {channels} channels, but the network's in_channels is {wanted}")
+    return train, test
 
 
-def _kept(experiment: Experiment, count: int) -> int:
-    """How many of the training images are not held out."""
-    return count - round(experiment.validation * count)
+def prepared_images(experiment: Experiment, images: np.ndarray, device: torch.device) -> Tensor:
+    """Images as the network sees them, from bytes."""
+    tensor = torch.from_numpy(np.ascontiguousarray(images)).to(device)
+    return local_whitening(tensor, power=experiment.whitening_power) if experiment.whitening_power else tensor.float() / 255
 
 
-@contextmanager
-def _precision(precision: Precision) -> Iterator[None]:
-    """Convolutions and products of fp32 numbers on a GPU in TF32 or not; afterwards as before."""
-    switches: list[Any] = [torch.backends.cuda.matmul, torch.backends.cudnn.conv]  # pyright: ignore[reportAttributeAccessIssue]
-    before = [switch.fp32_precision for switch in switches]
-    for switch in switches:
-        switch.fp32_precision = "tf32" if precision == "high" else "ieee"
-    try:
-        yield
-    finally:
-        for switch, value in zip(switches, before, strict=True):
-            switch.fp32_precision = value
-
-
-def _prepared(experiment: Experiment, data: LabelledImages, device: torch.device) -> Tensor:
-    images = torch.from_numpy(data.images).to(device)
-    return local_whitening(images, power=experiment.whitening_power) if experiment.whitening_power else images.float() / 255
-
-
-def _run_seed(
-    experiment: Experiment,
-    seed: int,
-    train: tuple[Tensor, np.ndarray],
-    test: tuple[Tensor | None, np.ndarray],
-    prepared: float,
-) -> SeedReport:
-    images, device = train[0], train[0].device
-    clock = _Clock(device)
-    torch.manual_seed(seed)
-    # one shuffle at the start makes the held-out part a slice, so that features need not be copied
-    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
-    labels = torch.from_numpy(train[1])[order].to(device)
-    classes = int(train[1].max()) + 1
-
-    network = CKN(experiment.network).to(device)
-    fit_unsupervised(
-        network,
-        images,
-        patches=experiment.patches,
-        iterations=experiment.iterations,
-        batch_size=experiment.batch_size,
-        seed=seed,
-    )
-    clock.lap("k-means")
-    features = encode(network, images[order.to(device)], batch_size=experiment.batch_size, progress=True)
-    clock.lap("encoding")
-    group = features.shape[1] if experiment.decorrelation == "features" else experiment.network.layers[-1].filters
-    transform = FeatureTransform.fit(features, group, experiment.feature_norm)
-    features = transform(features)
-    clock.lap("decorrelation")
-
-    kept = _kept(experiment, len(features))
-    errors = validation_errors(features, labels, kept, experiment.lambda_exponents, tolerance=experiment.tolerance)
-    best = best_exponent(errors)
-    clock.lap("choice of lambda")
-    test_error = train_error = gradient = float("nan")
-    if test[0] is not None:
-        targets = one_vs_all(labels, classes)
-        model = fit_linear(features, targets, 2.0**best / len(features), tolerance=experiment.tolerance)
-        weights, gradient = model.weights, model.gradient
-        train_error = error_rate(features @ weights, labels)
-        clock.lap("final fit")
-        test_features = transform(encode(network, test[0], batch_size=experiment.batch_size))
-        test_error = error_rate(test_features @ weights, torch.from_numpy(test[1]).to(device))
-        clock.lap("test")
-    peak = torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else None
-    return SeedReport(seed, test_error, train_error, errors, best, gradient, {"preparation": prepared, **clock.seconds}, peak)
-
-
-class _Clock:
-    """Seconds of each phase, the device's work included."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device, self.seconds = device, {}
-        self.last = perf_counter()
-
-    def lap(self, phase: str) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-        now = perf_counter()
-        self.seconds[phase], self.last = round(now - self.last, 2), now
+def peak_memory(device: torch.device) -> float | None:
+    """GiB of the accelerator's memory used at most since the program began."""
+    return torch.cuda.max_memory_allocated(device) / 2**30 if device.type == "cuda" else None

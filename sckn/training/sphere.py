@@ -1,6 +1,7 @@
 """Stochastic gradient descent on the sphere, where the filters live (section 3.2 and appendix C)."""
 
 from collections.abc import Callable, Iterable
+from copy import deepcopy
 from typing import Any, overload
 
 import torch
@@ -28,7 +29,7 @@ class SphereSGD(Optimizer):
 
     Parameters
     ----------
-    params, lr, momentum, dampening, nesterov, maximize: as in torch.optim.SGD.
+    params, lr, momentum, dampening, nesterov, maximize: as in torch.optim.SGD; lr may be a tensor, too.
     weight_decay: as there, without effect on the sphere, where the penalty is constant.
     preconditioner: Q (d, d), symmetric positive definite, with d numbers a row; usually given by parameter group.
     sphere: False for groups of free parameters, such as a kernel's log(alpha): plain SGD.
@@ -37,7 +38,7 @@ class SphereSGD(Optimizer):
     def __init__(
         self,
         params: Iterable[Any],
-        lr: float = 1e-3,
+        lr: float | Tensor = 1e-3,
         momentum: float = 0.0,
         dampening: float = 0.0,
         weight_decay: float = 0.0,
@@ -73,6 +74,10 @@ class SphereSGD(Optimizer):
                     self._update(parameter, group)
         return loss
 
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """As for any optimiser; the state is copied, because steps change it in place."""
+        super().load_state_dict(deepcopy(state_dict))
+
     def _update(self, parameter: Tensor, group: dict[str, Any]) -> None:
         on_sphere = group["sphere"]
         Z = parameter.flatten(1) if on_sphere else parameter  # (p, d)
@@ -95,6 +100,7 @@ class SphereSGD(Optimizer):
         if on_sphere:
             Z = Z / torch.linalg.vector_norm(Z, dim=1, keepdim=True)
         if momentum is not None:
-            carried = sphere_direction(Z, momentum) if on_sphere else momentum
-            self.state[parameter]["momentum_buffer"] = carried.view_as(parameter)
+            carried = (sphere_direction(Z, momentum) if on_sphere else momentum).view_as(parameter)
+            # in place, so that a CUDA graph finds it where it was
+            self.state[parameter].setdefault("momentum_buffer", torch.empty_like(carried)).copy_(carried)
         parameter.copy_(Z.view_as(parameter))

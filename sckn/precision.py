@@ -1,0 +1,30 @@
+"""How precisely convolutions and large products are computed; norms, kernels and p x p matrices always keep fp32.
+
+The names are those of torch.set_float32_matmul_precision: "highest" is fp32, "high" TF32, "medium" bf16.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import torch
+
+__all__ = ["Precision", "precision"]
+
+Precision = Literal["highest", "high", "medium"]
+
+
+@contextmanager
+def precision(name: Precision, device: torch.device) -> Iterator[None]:
+    """Compute at this precision within the block, afterwards as before. On a CPU "high" is the same as "highest"."""
+    switches: list[Any] = [torch.backends.cuda.matmul, torch.backends.cudnn.conv]  # pyright: ignore[reportAttributeAccessIssue]
+    before = [switch.fp32_precision for switch in switches]
+    for switch in switches:
+        switch.fp32_precision = "ieee" if name == "highest" else "tf32"
+    try:
+        # a cached copy of a weight would outlive the step that changes the weight
+        with torch.autocast(device.type, torch.bfloat16, enabled=name == "medium", cache_enabled=False):
+            yield
+    finally:
+        for switch, value in zip(switches, before, strict=True):
+            switch.fp32_precision = value

@@ -1,0 +1,119 @@
+"""How filters and linear model are trained together: the settings of section 3.2, the paper's choices or others."""
+
+import math
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, Self, get_args
+
+from sckn.linear import Solver
+from sckn.losses import Logistic, Loss, Square, SquaredHinge
+from sckn.precision import Precision
+from sckn.settings import one_of, real_number, true_or_false, whole_number
+
+__all__ = ["Recipe", "Schedule"]
+
+Schedule = Literal["halving", "constant", "linear", "cosine"]
+LossName = Literal["squared_hinge", "logistic", "square"]
+Weights = Literal["solver", "sgd"]
+
+LOSSES: dict[LossName, Loss] = {"squared_hinge": SquaredHinge(), "logistic": Logistic(), "square": Square()}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The settings of `train_supervised`.
+
+    Parameters
+    ----------
+    epochs: passes over the (active) samples. batch_size: samples in a step, over all processes.
+    learning_rate, momentum: of SGD on the sphere.
+    schedule: "halving" is the paper's: an epoch after which the objective is higher is undone and the rate halved;
+        "cosine" and "linear" let the rate fall to 0 over the epochs; "constant".
+    loss: "squared_hinge", "logistic" or "square".
+    weights: W is found by the convex "solver" after each epoch, or learned in the same steps by "sgd".
+    solver: "lbfgs" or "miso". solver_tolerance: its relative gradient.
+    weights_learning_rate: of W, with weights = "sgd".
+    alpha_learning_rate: of log(alpha), where a kernel's alpha is learnable.
+    active_set: a sample whose loss has no gradient is left out until `reactivation`, the part of such samples that come
+        back after each epoch, picks it.
+    averaging: decay, for each step, of a running mean of the iterates, which is then the model; 0 is no averaging.
+    flip: mirror images at random. shift: move them by up to so many pixels each way at random.
+    preconditioner: damping of the matrix Q (see `preconditioners`); None is no preconditioner.
+    feature_norm: features are scaled once, before training, to this mean norm, which gives lambda its meaning.
+    precision: "highest" (fp32), "high" (TF32) or "medium" (bf16).
+    """
+
+    epochs: int = 100
+    batch_size: int = 128
+    learning_rate: float = 0.1
+    momentum: float = 0.9
+    schedule: Schedule = "halving"
+    loss: LossName = "squared_hinge"
+    weights: Weights = "solver"
+    solver: Solver = "lbfgs"
+    solver_tolerance: float = 1e-3
+    weights_learning_rate: float = 1e-3
+    alpha_learning_rate: float = 1e-2
+    active_set: bool = True
+    reactivation: float = 0.1
+    averaging: float = 0.0
+    flip: bool = False
+    shift: int = 0
+    preconditioner: float | None = None
+    feature_norm: float = 10.0
+    precision: Precision = "high"
+
+    def __post_init__(self) -> None:
+        checked = {
+            "epochs": whole_number("epochs", self.epochs, least=0),
+            "batch_size": whole_number("batch_size", self.batch_size),
+            "learning_rate": real_number("learning_rate", self.learning_rate, above=0),
+            "momentum": real_number("momentum", self.momentum, least=0, below=1),
+            "schedule": one_of("schedule", self.schedule, get_args(Schedule)),
+            "loss": one_of("loss", self.loss, get_args(LossName)),
+            "weights": one_of("weights", self.weights, get_args(Weights)),
+            "solver": one_of("solver", self.solver, get_args(Solver)),
+            "solver_tolerance": real_number("solver_tolerance", self.solver_tolerance, above=0),
+            "weights_learning_rate": real_number("weights_learning_rate", self.weights_learning_rate, above=0),
+            "alpha_learning_rate": real_number("alpha_learning_rate", self.alpha_learning_rate, above=0),
+            "active_set": true_or_false("active_set", self.active_set),
+            "reactivation": real_number("reactivation", self.reactivation, least=0, below=1 + 1e-9),
+            "averaging": real_number("averaging", self.averaging, least=0, below=1),
+            "flip": true_or_false("flip", self.flip),
+            "shift": whole_number("shift", self.shift, least=0),
+            "feature_norm": real_number("feature_norm", self.feature_norm, above=0),
+            "precision": one_of("precision", self.precision, get_args(Precision)),
+        }
+        if self.preconditioner is not None:
+            checked["preconditioner"] = real_number("preconditioner", self.preconditioner, above=0)
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def loss_function(self) -> Loss:
+        return LOSSES[self.loss]
+
+    @property
+    def classifies(self) -> bool:
+        """Whether the targets are 1 and -1."""
+        return self.loss != "square"
+
+    def rate(self, progress: float) -> float:
+        """The part of the learning rates in use after this part (0 to 1) of the training."""
+        if self.schedule == "cosine":
+            return (1 + math.cos(math.pi * progress)) / 2
+        return 1 - progress if self.schedule == "linear" else 1.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """All settings, defaults included."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, settings: Any) -> Self:
+        """The recipe that a table describes; settings left out have their defaults."""
+        if not isinstance(settings, dict):
+            raise ValueError(f"a recipe is a table of settings, got {settings!r}")
+        known = {field.name for field in fields(cls)}
+        unknown = sorted(set(settings) - known)
+        if unknown:
+            raise ValueError(f"unknown settings: {', '.join(unknown)}; the settings are {', '.join(sorted(known))}")
+        return cls(**settings)

@@ -1,0 +1,289 @@
+"""The folder of a training: its settings, figures and checkpoints, so that it can be followed and interrupted.
+
+config.json          the settings
+environment.json     code, machine, command and time of the start, and of each time the run was resumed
+metrics.jsonl        one JSON object an epoch; numbers that are not finite are null
+last.safetensors     the state after the last epoch, from which the training goes on
+best.safetensors     the model with the least validation error so far
+model.safetensors    the model at the end
+curves.png           the metrics as a picture, at the end
+tensorboard/         the metrics for TensorBoard, if asked for
+"""
+
+import json
+import math
+import os
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from itertools import takewhile
+from pathlib import Path
+from typing import Any, Self
+
+from sckn import checkpoint
+from sckn.checkpoint import UNREADABLE, CheckpointError, read_tensors, write_tensors
+from sckn.files import append_line, remove_leftovers, written_whole
+from sckn.model import KernelModel
+from sckn.results import code_version, machine
+from sckn.training.curves import MissingPackageError, draw_curves
+from sckn.training.supervised import EpochRecord, TrainingState
+
+__all__ = ["RunFolder"]
+
+# A folder with one of these holds a run; the settings are written last at the start, so that a run has them.
+FILES = ("config.json", "metrics.jsonl", "last.safetensors", "best.safetensors", "model.safetensors")
+SHOWN_IN_TENSORBOARD = ("objective", "loss", "train_error", "validation_error", "learning_rate", "active_fraction", "seconds")
+
+
+class RunFolder:
+    """A `TrainingStore` in a folder. With several processes the first one opens it, and it alone.
+
+    Example
+    -------
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     run = RunFolder.open(folder, {"epochs": 2}, resume=False)
+    ...     run.record({"epoch": 0, "objective": 0.5, "accepted": True})
+    ...     run.history()
+    [{'epoch': 0, 'objective': 0.5, 'accepted': True}]
+    """
+
+    def __init__(self, path: Path, config: dict[str, Any], writer_class: Any = None) -> None:
+        self.path, self.config = path, config
+        self._writer_class, self._writer = writer_class, None
+
+    @classmethod
+    def open(cls, path: str | Path, config: dict[str, Any], *, resume: bool, tensorboard: bool = False) -> Self:
+        """A new run, or with `resume` the one that is there, if there is one and its settings are these."""
+        path, config = Path(path), _as_json(config)
+        writer_class = _summary_writer() if tensorboard else None
+        run = cls(path, config, writer_class)
+        with _usable(path):
+            path.mkdir(parents=True, exist_ok=True)
+            there = {file.name for file in path.iterdir()}
+        begun = not there.isdisjoint(FILES)
+        if begun and not resume:
+            raise ValueError(f"{path} already holds a run; give --resume to go on with it, or another folder")
+        if begun:
+            run._check_config()
+        with _usable(path):
+            for name in (*FILES, "environment.json", "curves.png"):
+                remove_leftovers(path / name)
+        run._write_environment(resumed=begun)
+        if not begun:
+            _write_json(path / "config.json", config)
+        return run
+
+    # -- the TrainingStore --------------------------------------------------------------------------------------------
+
+    def has_state(self) -> bool:
+        """Whether there is a state to go on from."""
+        return os.path.exists(self._last)  # that of Path raises an error where the folder may not be entered
+
+    def load_state(self) -> TrainingState | None:
+        """The state to go on from, if there is one; figures of epochs after it, which will come again, are dropped."""
+        if not self.has_state():
+            self._drop_records_after(-1)
+            return None
+        remedy = "put a copy of it there, or start again in another folder"
+        content = read_tensors(self._last, ("TrainingState",), expected="the state of a training", remedy=remedy)
+        try:
+            numbers = json.loads(content.metadata["numbers"])
+            if not isinstance(numbers["epoch"], int):
+                raise ValueError("its epoch is not a whole number")
+        except UNREADABLE as error:
+            raise CheckpointError(f"the numbers in {self._last} cannot be read: {error!r}; {remedy}") from None
+        self._drop_records_after(numbers["epoch"])
+        return TrainingState(content.tensors, numbers)
+
+    def save_state(self, state: TrainingState) -> None:
+        """Make safe what `load_state` gives back, to the last bit."""
+        with self._saving(self._last):
+            # Python's JSON knows Infinity and NaN
+            write_tensors(self._last, "TrainingState", state.tensors, {"numbers": json.dumps(state.numbers)})
+
+    def record(self, record: EpochRecord) -> None:
+        """Add the figures of an epoch; they are on the disk when this returns."""
+        with self._saving(self._metrics):
+            append_line(self._metrics, json.dumps(_finite(record), allow_nan=False))
+        if self._writer_class is not None:
+            with self._saving(self.path / "tensorboard"):
+                self._show(record)
+
+    def save_best(self, model: KernelModel) -> None:
+        """Keep the best model so far."""
+        best = self.path / "best.safetensors"
+        with self._saving(best):
+            checkpoint.save(model, best)
+
+    # -- and more -----------------------------------------------------------------------------------------------------
+
+    def history(self) -> list[EpochRecord]:
+        """The figures of all epochs, also of those before the run was resumed; what was not finite is None."""
+        return [record for _, record in self._lines()]
+
+    def finish(self, model: KernelModel) -> None:
+        """Keep the final model; draw the curves, where matplotlib is installed."""
+        final, curves = self.path / "model.safetensors", self.path / "curves.png"
+        with self._saving(final):
+            checkpoint.save(model, final)
+        history = self.history()
+        if history:
+            with self._saving(curves), suppress(MissingPackageError):
+                draw_curves(history, curves, self.path.resolve().name)
+        if self._writer is not None:
+            with self._saving(self.path / "tensorboard"):
+                self._writer.close()
+            self._writer = None
+
+    @property
+    def _last(self) -> Path:
+        return self.path / "last.safetensors"
+
+    @property
+    def _metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    def _check_config(self) -> None:
+        stored = _read_json(self.path / "config.json")
+        for name, old, new in _differences(stored, self.config, ""):
+            raise ValueError(
+                f"{self.path} holds a run with {name} = {old}, but {name} = {new} was given; "
+                "give the settings it has, or another folder"
+            )
+
+    def _write_environment(self, *, resumed: bool) -> None:
+        path = self.path / "environment.json"
+        start = {
+            "code_version": code_version(),
+            "machine": machine(),
+            "command": shlex.join(sys.orig_argv),
+            "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
+        if resumed and path.exists():
+            first = _read_json(path)
+            _write_json(path, {**first, "resumed": [*first.get("resumed", []), start]})
+        else:
+            _write_json(path, start)
+
+    def _lines(self) -> list[tuple[bytes, EpochRecord]]:
+        """Each line of the metrics and what it says; a last line that was not finished is left out."""
+        if not self._metrics.exists():
+            return []
+        with _usable(self.path):
+            lines = self._metrics.read_bytes().splitlines(keepends=True)
+        found = []
+        for number, line in enumerate(lines, 1):
+            try:
+                record = json.loads(line)
+                if not line.endswith(b"\n") or not isinstance(record["epoch"], int):
+                    raise ValueError("it does not tell its epoch")
+            except UNREADABLE as error:
+                if number == len(lines):
+                    break
+                raise ValueError(
+                    f"line {number} of {self._metrics} cannot be read ({error}); remove it, or put a copy of the file there"
+                ) from None
+            found.append((line, record))
+        return found
+
+    def _drop_records_after(self, epoch: int) -> None:
+        kept = sum(len(line) for line, _ in takewhile(lambda line: line[1]["epoch"] <= epoch, self._lines()))
+        if self._metrics.exists() and self._metrics.stat().st_size != kept:
+            with self._saving(self._metrics):
+                os.truncate(self._metrics, kept)  # needs no room on a disk that may be full
+
+    def _show(self, record: EpochRecord) -> None:
+        """Figures for TensorBoard, which then shows no others of this epoch or later ones."""
+        epoch = record["epoch"]
+        if self._writer is None:
+            self._writer = self._writer_class(str(self.path / "tensorboard"), purge_step=epoch)
+        figures = {**record, "seconds": sum(record.get("seconds", {}).values())}
+        for name in SHOWN_IN_TENSORBOARD:
+            value = figures.get(name)
+            if value is not None and math.isfinite(value):
+                self._writer.add_scalar(name, value, epoch)
+        self._writer.flush()
+
+    @contextmanager
+    def _saving(self, path: Path) -> Iterator[None]:
+        """A disk that is full, or gone, is told with what it means for the run."""
+        try:
+            yield
+        except OSError as error:
+            reason = os.strerror(error.errno) if error.errno else error.strerror or str(error)
+            left = "the last checkpoint is intact" if self.has_state() else "there is no checkpoint yet"
+            sentence = f"{path} cannot be written ({reason}); {left}: mend this and go on with --resume"
+            raise OSError(error.errno, sentence) from None
+
+
+@contextmanager
+def _usable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (FileExistsError, NotADirectoryError) as error:
+        raise OSError(error.errno, f"{path} is not a folder; choose another one for the run") from None
+    except OSError as error:
+        raise OSError(error.errno, f"the folder {path} cannot be used ({error.strerror}); choose another one") from None
+
+
+def _as_json(config: dict[str, Any]) -> dict[str, Any]:
+    """As it will be read again: tuples are lists."""
+    try:
+        return json.loads(json.dumps(config, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"the settings of a run must be such that JSON can hold them: {error}") from None
+
+
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    with written_whole(path) as temporary:
+        temporary.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n")
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_bytes())
+        if not isinstance(content, dict):
+            raise ValueError("it is no table")
+    except (OSError, *UNREADABLE) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ValueError(f"{path} cannot be read ({reason}); put a copy of it there, or choose another folder") from None
+    return content
+
+
+def _differences(old: Any, new: Any, name: str) -> Iterator[tuple[str, str, str]]:
+    """Name and both values of each setting that differs, in the order of the new ones."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in [*new, *(key for key in old if key not in new)]:
+            below = f"{name}.{key}" if name else key
+            if key in old and key in new:
+                yield from _differences(old[key], new[key], below)
+            else:
+                values = [json.dumps(table[key]) if key in table else "nothing" for table in (old, new)]
+                yield below, values[0], values[1]
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        for index, pair in enumerate(zip(old, new, strict=True)):
+            yield from _differences(*pair, f"{name}[{index}]")
+    elif old != new:
+        yield name, json.dumps(old), json.dumps(new)
+
+
+def _finite(value: Any) -> Any:
+    """The value with None for each number that JSON does not know."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _summary_writer() -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise MissingPackageError(
+            "writing for TensorBoard needs the package tensorboard; install it with pip install 'sckn[tensorboard]'"
+        ) from None
+    return SummaryWriter

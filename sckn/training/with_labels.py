@@ -1,0 +1,205 @@
+"""An experiment with a recipe: lambda and the number of epochs are chosen on a part of the training set held out, then the
+network is trained on all of it, and the test set is looked at once.
+
+Each training has a folder of its own inside the run folder, so that an interrupted experiment goes on with the lambda,
+and in it the epoch, where it stopped:
+
+    RUN/seed-0/lambda-2^-1/  one for each lambda tried
+    RUN/seed-0/final/        on all training images; model.safetensors is the result
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sckn.clock import Clock
+from sckn.data.cifar10 import LabelledImages
+from sckn.files import remove_leftovers, written_whole
+from sckn.linear import best_exponent
+from sckn.network import CKN
+from sckn.precision import precision
+from sckn.processes import ALONE, Processes
+from sckn.training.experiment import Experiment, SeedReport, peak_memory, prepared_images, read_data
+from sckn.training.recipe import Recipe
+from sckn.training.runs import RunFolder
+from sckn.training.supervised import TrainingResult, train_supervised
+from sckn.training.unsupervised import fit_unsupervised
+
+__all__ = ["Choice", "run_with_labels"]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What one training with a held-out part showed: the least validation error, and after how many epochs."""
+
+    exponent: int
+    validation_error: float
+    epochs: int
+
+
+def run_with_labels(
+    experiment: Experiment,
+    folder: Path,
+    device: torch.device,
+    run: Path,
+    *,
+    resume: bool = False,
+    test: bool = True,
+    tensorboard: bool = False,
+    processes: Processes = ALONE,
+    say: Callable[[str], None] = lambda sentence: None,
+) -> list[SeedReport]:
+    """Run every seed. With `test` False only the validation errors are found."""
+    if experiment.recipe is None:
+        raise ValueError(f"the experiment {experiment.name} has no recipe, which training with labels needs")
+    train, held_out = read_data(experiment, folder)
+    _refuse_what_cannot_work(experiment, experiment.recipe, train, device, processes)
+    root = RunFolder.open(run, experiment.to_dict(), resume=resume) if processes.first else None
+    processes.wait()  # if the folder cannot be used, the others learn it from the first process, which ends
+    runner = _Runner(experiment, experiment.recipe, train, device, Path(run), tensorboard, processes, say)
+    reports = [runner.run_seed(seed, held_out if test else None) for seed in experiment.seeds]
+    if root is not None:
+        remove_leftovers(Path(run) / "report.json")
+        with written_whole(Path(run) / "report.json") as temporary:
+            temporary.write_text(json.dumps([asdict(report) for report in reports], indent=2) + "\n")
+    return reports
+
+
+def _refuse_what_cannot_work(
+    experiment: Experiment, recipe: Recipe, train: LabelledImages, device: torch.device, processes: Processes
+) -> None:
+    """Before anything is written: a run folder keeps the settings it was made with."""
+    experiment.network.output_size(*train.images.shape[2:])  # refuses images that are too small
+    if not recipe.classifies:
+        raise ValueError(f'loss = "{recipe.loss}" learns numbers, but the images have classes; set another loss in the recipe')
+    if recipe.solver == "miso" and (processes.count > 1 or device.type != "cpu"):
+        raise ValueError('solver = "miso" works in one process, on the CPU; set solver = "lbfgs" in the recipe')
+    if experiment.batch_size % processes.count:
+        raise ValueError(
+            f"batch_size must be a multiple of the number of processes, {processes.count}, got {experiment.batch_size}"
+        )
+
+
+@dataclass(frozen=True)
+class _Runner:
+    experiment: Experiment
+    recipe: Recipe
+    train: LabelledImages
+    device: torch.device
+    run: Path
+    tensorboard: bool
+    processes: Processes
+    say: Callable[[str], None]
+
+    def run_seed(self, seed: int, test: LabelledImages | None) -> SeedReport:
+        clock = Clock(self.device)
+        order = torch.randperm(len(self.train.labels), generator=torch.Generator().manual_seed(seed)).numpy()
+        images, labels = self._share(self.train, order)
+        clock.lap("preparation")
+        choices = self._choices(seed, images, labels, always=test is None)
+        clock.lap("choice of lambda")
+        errors = {choice.exponent: choice.validation_error for choice in choices}
+        exponents = self.experiment.lambda_exponents
+        best = best_exponent(errors) if errors else exponents[0]
+        epochs = next((choice.epochs for choice in choices if choice.exponent == best), self.recipe.epochs)
+        if test is None:
+            return SeedReport(seed, None, None, errors, best, None, clock.seconds, peak_memory(self.device), epochs)
+        self.say(f"seed {seed}: final training with lambda = 2^{best}/n, {epochs} epochs")
+        recipe = replace(self.recipe, epochs=epochs)
+        place = self.run / f"seed-{seed}" / "final"
+        result = self._training(place, seed, recipe, best, (images, labels), None, len(self.train.labels))
+        clock.lap("final training")
+        test_images, test_labels = self._share(test, np.arange(len(test.labels)))
+        with precision(self.recipe.precision, self.device):
+            scores = result.model.predict(test_images)
+        wrong = (scores.argmax(1) != test_labels).double().sum()
+        test_error = 100 * float(self.processes.sum(wrong)) / len(test.labels)
+        clock.lap("test")
+        last = next(record for record in reversed(result.history) if record["accepted"])
+        gradient, train_error = last["solver_gradient"], last["train_error"]
+        return SeedReport(
+            seed, test_error, train_error, errors, best, gradient, clock.seconds, peak_memory(self.device), epochs
+        )
+
+    def _share(self, data: LabelledImages, order: np.ndarray) -> tuple[Tensor, Tensor]:
+        """The images of this process, prepared, and their labels, in this order."""
+        own = order[self.processes.share]
+        images = prepared_images(self.experiment, data.images[own], self.device)
+        return images, torch.from_numpy(data.labels[own]).to(self.device)
+
+    def _choices(self, seed: int, images: Tensor, labels: Tensor, *, always: bool) -> list[Choice]:
+        """One training for each lambda, unless there is nothing to choose."""
+        experiment, recipe = self.experiment, self.recipe
+        lasts = recipe.schedule in ("cosine", "linear")  # the rate falls over all epochs: to stop early makes no sense
+        if not always and lasts and len(experiment.lambda_exponents) == 1:
+            return []
+        count = len(self.train.labels)
+        kept = experiment.kept(count)
+        own = self.processes.share_sizes(kept)[self.processes.rank]
+        part, held_out = (images[:own], labels[:own]), (images[own:], labels[own:])
+        shorter = replace(recipe, epochs=experiment.selection_epochs or recipe.epochs)
+        choices = []
+        for exponent in experiment.lambda_exponents:
+            self.say(f"seed {seed}: lambda = 2^{exponent}/n, {shorter.epochs} epochs, {kept} of {count} images")
+            place = self.run / f"seed-{seed}" / f"lambda-2^{exponent}"
+            history = self._training(place, seed, shorter, exponent, part, held_out, kept).history
+            errors = {record["epoch"]: record["validation_error"] for record in history if record["accepted"]}
+            epoch = max(errors) if lasts else min(errors, key=lambda epoch: (errors[epoch], epoch))
+            epochs = recipe.epochs if lasts or experiment.selection_epochs else epoch
+            choices.append(Choice(exponent, errors[epoch], epochs))
+        return choices
+
+    def _training(
+        self,
+        place: Path,
+        seed: int,
+        recipe: Recipe,
+        exponent: int,
+        train: tuple[Tensor, Tensor],
+        validation: tuple[Tensor, Tensor] | None,
+        count: int,
+    ) -> TrainingResult:
+        """Filters by k-means, then the recipe; from where it stopped, if it was interrupted."""
+        settings: dict[str, Any] = {**recipe.to_dict(), "seed": seed, "lambda_exponent": exponent, "images": count}
+        store = None
+        if self.processes.first:
+            store = RunFolder.open(place, settings, resume=True, tensorboard=self.tensorboard)
+        torch.manual_seed(seed)
+        network = CKN(self.experiment.network).to(self.device)
+        begun = self.processes.broadcast(store is not None and store.has_state())
+        if not begun:
+            with precision(recipe.precision, self.device):
+                self._fit_unsupervised(network, train[0], seed)
+        result = train_supervised(
+            network,
+            *train,
+            regularization=2.0**exponent / count,
+            recipe=recipe,
+            validation=validation,
+            seed=seed,
+            store=store,
+            processes=self.processes,
+        )
+        if store is not None:
+            store.finish(result.model)
+        return TrainingResult(result.model, self.processes.broadcast([] if store is None else store.history()))
+
+    def _fit_unsupervised(self, network: CKN, images: Tensor, seed: int) -> None:
+        experiment = self.experiment
+        if experiment.kmeans_images is not None:
+            images = images[: self.processes.share_sizes(experiment.kmeans_images)[self.processes.rank]]
+        fit_unsupervised(
+            network,
+            images,
+            patches=experiment.patches,
+            iterations=experiment.iterations,
+            batch_size=experiment.batch_size,
+            seed=seed,
+            processes=self.processes,
+        )
