@@ -59,7 +59,7 @@ def filters(count: int) -> Change:
 
 # What the table compares: the name, what it changes in words, and the change.
 INGREDIENTS: dict[str, tuple[str, Change]] = {
-    "reference": ("reference: cosine schedule, W by SGD, exact gradient, symmetric root, TF32", lambda experiment: experiment),
+    "reference": ("reference (cosine, W by SGD, TF32)", lambda experiment: experiment),
     "paper-gradient": ("the paper's gradient of A", layers(lambda layer: replace(layer, gradient="paper"))),
     "moving-frame": (
         "moving frame instead of the symmetric root",
@@ -177,21 +177,28 @@ def collect(
     ):
         rows = {variant: [item for item in found if item["variant"] == variant] for variant in wanted}
         table = {variant: _row(wanted[variant][0], items) for variant, items in rows.items() if items}
+        if set(table) <= {"reference"}:
+            continue
         used = [item for items in rows.values() for item in items]
+        machines = [machine for machine in (item["machine"] for item in used) if machine != used[0]["machine"]]
+        if machines:
+            raise SystemExit(f"measured on different machines, {used[0]['machine']} and {machines[0]}: times do not compare")
         write_result(
             results,
             name=name,
             dataset="cifar10",
-            figures={"table": table, "measured_by": sorted({item["code_version"] for item in used})}
-            | {"measured_on": [dict(pair) for pair in sorted({tuple(item["machine"].items()) for item in used})]},
+            figures={"table": table},
             config=experiment_of("reference", 0, 20).to_dict(),
             seeds=sorted({item["seed"] for item in used}),
             seconds=sum(item["seconds"] for item in used),
             command="python experiments/ablation.py run --data DIR && python experiments/ablation.py collect "
             "runs/ablation/measurements.json",
+            measured_by="; ".join(sorted({item["code_version"] for item in used})),
+            measured_on=used[0]["machine"],
         )
         for variant, row in table.items():
-            print(f"{variant:24s} {row['validation_error']:6.2f} ± {row['deviation'] or 0:.2f}   {row['what']}")
+            deviation = "       " if row["deviation"] is None else f" ± {row['deviation']:.2f}"
+            print(f"{variant:24s} {row['validation_error']:6.2f}{deviation}   {row['what']}")
         _draw(name, table, figures / f"{name}.png")
 
 

@@ -46,15 +46,20 @@ def write_result(
     seeds: list[int],
     seconds: float,
     command: str,
+    measured_by: str | None = None,
+    measured_on: dict[str, Any] | None = None,
 ) -> Path:
-    """Write `folder`/`name`.json: the figures beside config, seeds, code version, machine, seconds and command."""
+    """Write `folder`/`name`.json: the figures beside config, seeds, code version, machine, seconds and command.
+
+    Code version and machine are those of this process, unless the figures were measured before, by other code or elsewhere.
+    """
     fixed = {
         "name": name,
         "dataset": dataset,
         "config": config,
         "seeds": seeds,
-        "code_version": code_version(),
-        "machine": machine(),
+        "code_version": measured_by or code_version(),
+        "machine": measured_on or machine(),
         "seconds": round(seconds, 2),
         "command": command,
     }
