@@ -439,7 +439,6 @@ class CKNRegressor(RegressorMixin, _CKNPredictor):
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
-        tags.target_tags.single_output = True
         return tags
 
 

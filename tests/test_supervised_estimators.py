@@ -308,21 +308,22 @@ def test_small_network_gains_by_labels(digits: Data) -> None:
 
 
 @pytest.mark.slow
-def test_small_network_halves_its_error_by_labels(digits: Data) -> None:
-    """On average of three seeds; for each of them it gains a quarter."""
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_small_network_makes_half_the_errors_by_labels(digits: Data, seed: int) -> None:
     images, labels = digits[0].astype(np.float32), digits[1]
     train, test = (images[:900], labels[:900]), (images[900:], labels[900:])
-    found = np.array([errors(CKNClassifier(SMALL, random_state=seed), train, test) for seed in range(3)])
-    assert (found[:, 1] < 0.75 * found[:, 0]).all()
-    assert found[:, 1].mean() < 0.5 * found[:, 0].mean()
+    without, with_labels = errors(CKNClassifier(SMALL, random_state=seed), train, test)
+    assert with_labels < 0.5 * without  # 4.5% and 1.5%
 
 
 @pytest.mark.slow
-def test_default_network_gains_by_labels(digits: Data) -> None:
-    train, test = (digits[0][:900], digits[1][:900]), (digits[0][900:], digits[1][900:])
-    found = np.array([errors(CKNClassifier(random_state=seed), train, test) for seed in range(2)])
-    assert (found < 0.015).all()
-    assert found[:, 1].sum() <= found[:, 0].sum()
+def test_default_network_is_as_good_as_before(digits: Data) -> None:
+    """Of 897 images it gets about 5 wrong without training by labels: there is nothing left to gain, and nothing lost."""
+    images, labels = digits[0].astype(np.float32), digits[1]
+    classifier = CKNClassifier(random_state=0)
+    found = errors(classifier, (images[:900], labels[:900]), (images[900:], labels[900:]))
+    assert max(found) < 0.01
+    assert classifier.history_[-1]["objective"] < 0.8 * classifier.history_[0]["objective"]
 
 
 # -- mistakes and warnings ---------------------------------------------------------------------------------------------

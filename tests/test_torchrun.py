@@ -35,6 +35,7 @@ def torchrun(
     toml = job.folder / "tiny.toml"
     toml.write_text(experiment(job.epochs))
     start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", f"--monitor-interval={look}"]
+    start += [f"--log-dir={job.folder.parent}"]  # torchrun leaves an empty folder behind
     start += ["-m", "--", "sckn"] if program == ("sckn",) else ["--", *program]
     folders = ["--data", str(job.folder / "none"), "--run", str(job.run), "--results", str(job.results)]
     with subprocess.Popen(

@@ -108,7 +108,7 @@ class Courses:
         for epoch in range(epochs + 1):
             error = self.courses[exponent][epoch] if held_out else None
             accepted = error is not None or not held_out
-            record = {"epoch": epoch, "validation_error": 99.0 if not accepted else error, "accepted": accepted}
+            record = {"epoch": epoch, "validation_error": error if accepted else 0.0, "accepted": accepted}
             settings["store"].record({**record, "train_error": 1.0, "solver_gradient": 0.1})
             settings["store"].save_state(TrainingState({"nothing": torch.zeros(1)}, {"epoch": epoch}))
         height, width = NETWORK.output_size(12, 12)
