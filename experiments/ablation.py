@@ -1,6 +1,6 @@
 """What each ingredient of the training gives, and how the error falls with the number of filters: CIFAR-10, validation.
 
-Everything starts from experiments/cifar10-128.toml, shortened; one setting at a time is changed. The test set is not read.
+Everything starts from experiments/cifar10-128.toml, shortened; one setting at a time is changed. The test set is not scored.
 
     python experiments/ablation.py run --data DIR --run runs/ablation --jobs 3    # on a GPU; goes on where it stopped
     python experiments/ablation.py collect runs/ablation/measurements.json        # writes results/ and the plots
@@ -104,7 +104,7 @@ def one(variant: str, seed: int, data: Path, run: Path, epochs: int, device: str
     """A single training, in a process of its own."""
     started = perf_counter()
     experiment, folder = experiment_of(variant, seed, epochs), run / f"{variant}-{seed}"
-    measured: dict[str, Any] = {"variant": variant, "seed": seed, "config": experiment.to_dict()}
+    measured: dict[str, Any] = {"variant": variant, "seed": seed, "config": experiment.to_dict(), "epochs": epochs}
     if experiment.recipe is None:
         report = run_without_labels(experiment, data, torch.device(device), test=False)[0]
         measured |= {"validation_error": report.validation_errors[report.lambda_exponent], "exponent": report.lambda_exponent}
@@ -115,7 +115,6 @@ def one(variant: str, seed: int, data: Path, run: Path, epochs: int, device: str
         last = [record for record in history if record["accepted"]][-1]
         names = ("objective", "train_error", "validation_error", "sample_gradients")
         measured |= {name: last[name] for name in names}
-        measured["epochs"] = history[-1]["epoch"]
         measured["validation_errors"] = [record["validation_error"] for record in history]
         measured["objectives"] = [record["objective"] for record in history]
         phases = sorted({phase for record in history for phase in record["seconds"]})
@@ -144,6 +143,10 @@ def run(
     if unknown:
         raise SystemExit(f"unknown variant {unknown[0]}; expected some of {', '.join(VARIANTS)}")
     run.mkdir(parents=True, exist_ok=True)
+    for path in run.glob("*-*.json"):
+        found = json.loads(path.read_text())
+        if found["epochs"] != epochs:
+            raise SystemExit(f"{path} was made with {found['epochs']} epochs, not {epochs}; choose another folder")
     todo = [(variant, seed) for seed in seeds for variant in variants if not (run / f"{variant}-{seed}.json").exists()]
 
     def train(item: tuple[str, int]) -> None:
@@ -180,6 +183,8 @@ def collect(
         if set(table) <= {"reference"}:
             continue
         used = [item for items in rows.values() for item in items]
+        if len({item["epochs"] for item in used}) > 1:
+            raise SystemExit("trainings of different lengths do not compare; collect those of one length")
         machines = [machine for machine in (item["machine"] for item in used) if machine != used[0]["machine"]]
         if machines:
             raise SystemExit(f"measured on different machines, {used[0]['machine']} and {machines[0]}: times do not compare")
@@ -188,7 +193,7 @@ def collect(
             name=name,
             dataset="cifar10",
             figures={"table": table},
-            config=experiment_of("reference", 0, 20).to_dict(),
+            config=next(item["config"] for item in used if item["variant"] == "reference"),
             seeds=sorted({item["seed"] for item in used}),
             seconds=sum(item["seconds"] for item in used),
             command="python experiments/ablation.py run --data DIR && python experiments/ablation.py collect "

@@ -21,6 +21,7 @@ from sckn.files import remove_leftovers
 from sckn.processes import joined_processes, own_device
 from sckn.results import write_result
 from sckn.training.experiment import Experiment
+from sckn.training.runs import code_versions
 from sckn.training.with_labels import run_with_labels
 from sckn.training.without_labels import run_without_labels
 
@@ -68,6 +69,7 @@ def train(
     """
     started = perf_counter()
     settings, place = Experiment.from_toml(experiment), _device(device)
+    recipe = settings.recipe
     if results.exists() and not results.is_dir():  # before the work, not after it
         raise ValueError(f"{results} is not a folder; give a folder for the result with --results")
     folder = Path("runs") / settings.name if run is None else run
@@ -118,8 +120,9 @@ def train(
         },
         config=settings.to_dict(),
         seeds=list(settings.seeds),
-        seconds=perf_counter() - started,
+        seconds=perf_counter() - started if recipe is None else sum(sum(report.seconds.values()) for report in reports),
         command=f"sckn train {experiment} --data DIR --device {device}",
+        measured_by=None if recipe is None else "; ".join(code_versions(folder)),
     )
     spread = "" if deviation is None else f" ± {deviation:.2f}"
     print(f"mean {statistics.mean(errors):10.2f} %{spread}   written to {path}")
@@ -161,6 +164,8 @@ def main() -> None:
         _fail("; ".join(["interrupted", *stop.args]), 130)
     except torch.OutOfMemoryError:
         _fail("the GPU's memory does not suffice; set a smaller batch_size or fewer filters")
+    except ImportError as error:
+        _fail(str(error))
     except (ValueError, OSError) as error:
         _fail(error.strerror if isinstance(error, OSError) and error.strerror else str(error))
 

@@ -49,9 +49,10 @@ class _ExponentialOfLine(torch.autograd.Function):
         scale, shift = scale.contiguous(), shift.contiguous()
         value = torch.empty_like(u, dtype=torch.float32)
         pixels, channels, block = _launch(u)
-        _forward[(triton.cdiv(pixels, block),)](
-            u, scale, shift, value, pixels, channels, block, triton.next_power_of_2(channels)
-        )
+        with torch.cuda.device(u.device):
+            _forward[(triton.cdiv(pixels, block),)](
+                u, scale, shift, value, pixels, channels, block, triton.next_power_of_2(channels)
+            )
         ctx.save_for_backward(u, scale, value)
         return value
 
@@ -62,9 +63,10 @@ class _ExponentialOfLine(torch.autograd.Function):
         gradient = gradients[0].contiguous(memory_format=torch.channels_last)
         of_u, of_scale, of_shift = torch.empty_like(u), torch.empty_like(scale), torch.empty_like(scale)
         pixels, channels, block = _launch(u)
-        _backward[(triton.cdiv(pixels, block),)](
-            gradient, u, scale, value, of_u, of_scale, of_shift, pixels, channels, block, triton.next_power_of_2(channels)
-        )
+        with torch.cuda.device(u.device):
+            _backward[(triton.cdiv(pixels, block),)](
+                gradient, u, scale, value, of_u, of_scale, of_shift, pixels, channels, block, triton.next_power_of_2(channels)
+            )
         return of_u, of_scale, of_shift
 
 

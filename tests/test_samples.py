@@ -30,7 +30,7 @@ def test_class_numbers_become_one_against_all(kind: type) -> None:
         assert samples.targets.tolist() == expected
         assert samples.targets.dtype == torch.float32
         assert not samples.per_pixel
-        assert samples.count == 4
+        assert samples.total() == 4
     assert checked(images(), labels, classes=4).targets.shape == (4, 4)
 
 
@@ -121,5 +121,5 @@ def test_what_is_wrong_is_named(pictures: Tensor, targets: Tensor, settings: dic
 def test_no_sample_is_no_error_here() -> None:
     """A process may have none."""
     samples = checked(images(0), torch.empty(0, dtype=torch.long), classes=3)
-    assert samples.count == 0
+    assert samples.total() == 0
     assert samples.targets.shape == (0, 3)

@@ -30,7 +30,7 @@ from sckn.results import code_version, machine
 from sckn.training.curves import MissingPackageError, draw_curves
 from sckn.training.supervised import EpochRecord, TrainingState
 
-__all__ = ["RunFolder"]
+__all__ = ["RunFolder", "code_versions"]
 
 # A folder with one of these holds a run; the settings are written last at the start, so that a run has them.
 FILES = ("config.json", "metrics.jsonl", "last.safetensors", "best.safetensors", "model.safetensors")
@@ -217,6 +217,12 @@ class RunFolder:
             left = "the last checkpoint is intact" if self.has_state() else "there is no checkpoint yet"
             sentence = f"{path} cannot be written ({reason}); {left}: mend this and go on with --resume"
             raise OSError(error.errno, sentence) from None
+
+
+def code_versions(run: Path) -> list[str]:
+    """Of the code that worked on the trainings in this folder, in order of the alphabet: one, unless code changed between."""
+    starts = [_read_json(path) for path in sorted(Path(run).rglob("environment.json"))]
+    return sorted({start["code_version"] for first in starts for start in (first, *first.get("resumed", []))})
 
 
 @contextmanager

@@ -64,9 +64,8 @@ class Samples:
         """Whether each pixel of the last map has its own targets."""
         return self.targets.dim() == 4
 
-    @property
-    def count(self) -> int:
-        """Samples of all processes."""
+    def total(self) -> int:
+        """Samples of all processes, which all must ask."""
         return int(self.processes.sum(torch.tensor(len(self.images), device=self.images.device)))
 
 

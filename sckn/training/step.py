@@ -66,7 +66,8 @@ class BatchStep:
         `total_loss` grows by their losses.
         """
         if self._recorded is None and self._recordable():
-            self._recorded = self._record(index, moves, batch_size)
+            with torch.cuda.device(self.weights.device):
+                self._recorded = self._record(index, moves, batch_size)
         if self._recorded is not None and len(self._recorded.index) == len(index):
             self._recorded.replay(index, moves)
         else:  # also the last batch of an epoch, if it is smaller

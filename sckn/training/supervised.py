@@ -70,7 +70,13 @@ class TrainingStore(Protocol):
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """The trained model, and a record of each epoch of this call, the state before the first one included."""
+    """The trained model, and a record of each epoch of this call, the state before the first one included.
+
+    Objective, loss and training error are those of the filters and W at the end of the epoch, before it was undone if it was;
+    with W by SGD and a schedule other than "halving" they are, but for the last epoch, means over the steps of the epoch, and
+    there is no training error. The validation error is that of the model as it would be returned: after the epoch was
+    undone, and with averaged iterates.
+    """
 
     model: KernelModel
     history: list[EpochRecord]
@@ -123,7 +129,7 @@ def train_supervised(
     if validation is not None:
         settings: dict[str, Any] = {"classification": recipe.classifies, "classes": samples.targets.shape[1]}
         held_out = Samples.checked(*validation, like=like, **settings, processes=processes)
-    if samples.count == 0:
+    if samples.total() == 0:
         raise ValueError("there are no images to train on")
     with precision(recipe.precision, like.device):
         training = _Training(network, samples, held_out, recipe, regularization, whole_number("seed", seed, least=0))
@@ -153,7 +159,7 @@ class _Training:
         bar = tqdm(total=self.recipe.epochs, desc="training", unit="epoch", disable=None if progress else True)
         with bar:
             if saved is None:
-                self._finish_epoch(store, bar, accepted=True, fit=self._first_fit(), clock=Clock(self.device))
+                self._finish_epoch(store, bar, accepted=True, fit=self._first_fit(), clock=Clock(self.device), rate=1.0)
             while self.epoch < self.recipe.epochs:
                 self._train_one_epoch(store, bar)
         return TrainingResult(self._model(), self.history)
@@ -165,7 +171,15 @@ class _Training:
         if saved is not None:
             prefix = "network."
             network = {name.removeprefix(prefix): value for name, value in saved.tensors.items() if name.startswith(prefix)}
-            self.network.load_state_dict(network)
+            try:
+                self.network.load_state_dict(network)
+            except RuntimeError:
+                raise ValueError(
+                    "the saved state is that of another network, or of another version of sckn; start again in another folder"
+                ) from None
+        with torch.no_grad():  # all processes begin with the filters of the first
+            for parameter in self.network.parameters():
+                parameter.copy_(self.processes.same(parameter))
         width = self._feature_width(self.samples)
         if self.validation is not None and self._feature_width(self.validation) != width:
             sizes = f"{tuple(self.validation.images.shape[1:])} and {tuple(self.samples.images.shape[1:])}"
@@ -217,7 +231,7 @@ class _Training:
             return [None for _ in layers]
         if saved is not None:
             return [saved.tensors[f"preconditioner.{index}"].to(self.device) for index in layers]
-        shown = self.samples.images[: math.ceil(PRECONDITIONING_IMAGES / self.processes.count)]
+        shown = self.samples.images[: self.processes.share_sizes(PRECONDITIONING_IMAGES)[self.processes.rank]]
         return list(preconditioners(self.network, shown, self.recipe.preconditioner, processes=self.processes))
 
     def _optimizer(self) -> SphereSGD:
@@ -253,7 +267,7 @@ class _Training:
     # -- one epoch ----------------------------------------------------------------------------------------------------
 
     def _train_one_epoch(self, store: TrainingStore | None, bar: Any) -> None:
-        clock = Clock(self.device)
+        clock, rate = Clock(self.device), self._rate(self.epoch / self.recipe.epochs)
         before = [(tensor, tensor.detach().clone()) for tensor in self._changed_by_an_epoch()]
         fit = Fit(LinearModel(self.linear.weights, math.nan, math.nan, 0), math.nan, math.nan)
         try:
@@ -280,7 +294,7 @@ class _Training:
             self.active.reactivate(self.recipe.reactivation, self.generator)
         else:
             self.active.flags.fill_(True)
-        self._finish_epoch(store, bar, accepted=not (diverged or rose), fit=fit, clock=clock)
+        self._finish_epoch(store, bar, accepted=not (diverged or rose), fit=fit, clock=clock, rate=rate)
 
     def _train_filters(self) -> float:
         """Step (ii), one pass of SGD over the active samples of all processes.
@@ -288,7 +302,7 @@ class _Training:
         It returns the mean loss of all samples as the steps saw it: the inactive ones have none.
         """
         order = self.active.shuffled(self.generator)
-        count, recipe = self.samples.count, self.recipe
+        count, recipe = self.samples.total(), self.recipe
         moves = draw_moves(count, recipe.flip, recipe.shift, self.generator)
         moves = None if moves is None else moves[self.processes.share].to(self.device)
         batches = order.to(self.device).split(recipe.batch_size) if len(order) else ()
@@ -317,6 +331,8 @@ class _Training:
             return self.linear_step.judge(self.network, self.samples, weights)
         if not self._filters_have_a_root():  # the last step made them so: no loss has seen it
             loss_seen = math.nan
+        if self.epoch + 1 == self.recipe.epochs:  # the last figures are exact
+            return self.linear_step.judge(self.network, self.samples, weights)
         # another pass over the images would cost a third of the epoch
         objective = loss_seen + self.linear_step.penalty(weights)
         return Fit(LinearModel(weights, objective, math.nan, 0), loss_seen, math.nan)
@@ -361,7 +377,9 @@ class _Training:
 
     # -- after each epoch ---------------------------------------------------------------------------------------------
 
-    def _finish_epoch(self, store: TrainingStore | None, bar: Any, *, accepted: bool, fit: Fit, clock: Clock) -> None:
+    def _finish_epoch(
+        self, store: TrainingStore | None, bar: Any, *, accepted: bool, fit: Fit, clock: Clock, rate: float
+    ) -> None:
         """Measure, record, and make safe."""
         network = self._network_that_counts()
         if self.average is not None and accepted and self.epoch:

@@ -22,13 +22,14 @@ from sckn.clock import Clock
 from sckn.data.cifar10 import LabelledImages
 from sckn.files import remove_leftovers, written_whole
 from sckn.linear import best_exponent
+from sckn.model import KernelModel
 from sckn.network import CKN
 from sckn.precision import precision
 from sckn.processes import ALONE, Processes
 from sckn.training.experiment import Experiment, SeedReport, peak_memory, prepared_images, read_data
 from sckn.training.recipe import Recipe
 from sckn.training.runs import RunFolder
-from sckn.training.supervised import TrainingResult, train_supervised
+from sckn.training.supervised import EpochRecord, TrainingResult, train_supervised
 from sckn.training.unsupervised import fit_unsupervised
 
 __all__ = ["Choice", "run_with_labels"]
@@ -36,11 +37,12 @@ __all__ = ["Choice", "run_with_labels"]
 
 @dataclass(frozen=True)
 class Choice:
-    """What one training with a held-out part showed: the least validation error, and after how many epochs."""
+    """What one training with a held-out part showed: the least validation error, after how many epochs, in what time."""
 
     exponent: int
     validation_error: float
     epochs: int
+    seconds: float
 
 
 def run_with_labels(
@@ -103,29 +105,33 @@ class _Runner:
         images, labels = self._share(self.train, order)
         clock.lap("preparation")
         choices = self._choices(seed, images, labels, always=test is None)
-        clock.lap("choice of lambda")
+        clock.lap("choice of lambda, this process")
+        # as the epochs took them, also those before an interruption
+        seconds = {"preparation": clock.seconds["preparation"], "choice of lambda": sum(choice.seconds for choice in choices)}
         errors = {choice.exponent: choice.validation_error for choice in choices}
         exponents = self.experiment.lambda_exponents
         best = best_exponent(errors) if errors else exponents[0]
         epochs = next((choice.epochs for choice in choices if choice.exponent == best), self.recipe.epochs)
         if test is None:
-            return SeedReport(seed, None, None, errors, best, None, clock.seconds, peak_memory(self.device), epochs)
+            return SeedReport(seed, None, None, errors, best, None, seconds, peak_memory(self.device), epochs)
         self.say(f"seed {seed}: final training with lambda = 2^{best}/n, {epochs} epochs")
         recipe = replace(self.recipe, epochs=epochs)
         place = self.run / f"seed-{seed}" / "final"
         result = self._training(place, seed, recipe, best, (images, labels), None, len(self.train.labels))
-        clock.lap("final training")
-        test_images, test_labels = self._share(test, np.arange(len(test.labels)))
-        with precision(self.recipe.precision, self.device):
-            scores = result.model.predict(test_images)
-        wrong = (scores.argmax(1) != test_labels).double().sum()
-        test_error = 100 * float(self.processes.sum(wrong)) / len(test.labels)
+        seconds["final training"] = _seconds(result.history)
+        clock.lap("final training, this process")
+        train_error = self._error(result.model, images, labels, len(self.train.labels))
+        test_error = self._error(result.model, *self._share(test, np.arange(len(test.labels))), len(test.labels))
         clock.lap("test")
         last = next(record for record in reversed(result.history) if record["accepted"])
-        gradient, train_error = last["solver_gradient"], last["train_error"]
-        return SeedReport(
-            seed, test_error, train_error, errors, best, gradient, clock.seconds, peak_memory(self.device), epochs
-        )
+        gradient, seconds["test"] = last["solver_gradient"], clock.seconds["test"]
+        return SeedReport(seed, test_error, train_error, errors, best, gradient, seconds, peak_memory(self.device), epochs)
+
+    def _error(self, model: KernelModel, images: Tensor, labels: Tensor, count: int) -> float:
+        """Percent of the `count` images of all processes that the model gets wrong."""
+        with precision(self.recipe.precision, self.device):
+            wrong = (model.predict(images).argmax(1) != labels).double().sum()
+        return 100 * float(self.processes.sum(wrong)) / count
 
     def _share(self, data: LabelledImages, order: np.ndarray) -> tuple[Tensor, Tensor]:
         """The images of this process, prepared, and their labels, in this order."""
@@ -152,7 +158,7 @@ class _Runner:
             errors = {record["epoch"]: record["validation_error"] for record in history if record["accepted"]}
             epoch = max(errors) if lasts else min(errors, key=lambda epoch: (errors[epoch], epoch))
             epochs = recipe.epochs if lasts or experiment.selection_epochs else epoch
-            choices.append(Choice(exponent, errors[epoch], epochs))
+            choices.append(Choice(exponent, errors[epoch], epochs, _seconds(history)))
         return choices
 
     def _training(
@@ -203,3 +209,7 @@ class _Runner:
             seed=seed,
             processes=self.processes,
         )
+
+
+def _seconds(history: list[EpochRecord]) -> float:
+    return round(sum(sum(record["seconds"].values()) for record in history), 2)
