@@ -1,9 +1,11 @@
-"""What every test shares: a random state of its own, so that no test depends on which ran before it."""
+"""What tests share: a random state of their own, so that no test depends on which ran before it, and the digits."""
 
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_digits
 
 
 @pytest.fixture(autouse=True)
@@ -12,3 +14,11 @@ def own_random_state() -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         yield
+
+
+@pytest.fixture(scope="module")
+def digits() -> tuple[np.ndarray, np.ndarray]:
+    """Images (1797, 1, 8, 8) in [0, 1] and labels, shuffled: the file has them by writer."""
+    images, labels = load_digits(return_X_y=True)
+    order = np.random.RandomState(0).permutation(len(images))
+    return images[order].reshape(-1, 1, 8, 8) / 16, labels[order]

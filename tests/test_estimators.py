@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 from sklearn.base import clone
-from sklearn.datasets import load_digits
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV
@@ -32,14 +31,6 @@ from sckn.training.unsupervised import encode, fit_unsupervised
 
 SMALL = NetworkConfig(1, (LayerConfig(16, 3, subsampling=2), LayerConfig(24, 3, subsampling=2)))
 Digits = tuple[np.ndarray, np.ndarray]
-
-
-@pytest.fixture(scope="module")
-def digits() -> Digits:
-    """Images (1797, 1, 8, 8) in [0, 1] and labels, shuffled: the file has them by writer."""
-    images, labels = load_digits(return_X_y=True)
-    order = np.random.RandomState(0).permutation(len(images))
-    return images[order].reshape(-1, 1, 8, 8) / 16, labels[order]
 
 
 def seed_of(random_state: int) -> int:

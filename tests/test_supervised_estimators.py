@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 from sklearn.base import clone, is_regressor
-from sklearn.datasets import load_digits
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.linear_model import Ridge
 from sklearn.metrics import r2_score
@@ -36,14 +35,6 @@ TINY = NetworkConfig(1, (LayerConfig(8, 3, subsampling=2),))
 SHORT = replace(SMALL_DATA, epochs=2, learning_rate=0.005)  # low enough to gain something in so few epochs
 SHORT_SQUARE = replace(SHORT, loss="square")
 Data = tuple[np.ndarray, np.ndarray]
-
-
-@pytest.fixture(scope="module")
-def digits() -> Data:
-    """Images (1797, 1, 8, 8) in [0, 1] and labels, shuffled: the file has them by writer."""
-    images, labels = load_digits(return_X_y=True)
-    order = np.random.RandomState(0).permutation(len(images))
-    return images[order].reshape(-1, 1, 8, 8) / 16, labels[order]
 
 
 @pytest.fixture(scope="module")
