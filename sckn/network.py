@@ -45,13 +45,19 @@ class NetworkConfig:
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> Self:
-        """The config that `to_dict` described; settings left out have their defaults."""
+        """The config that `to_dict` described; settings left out have those of the table `every_layer`, if there is one, else
+        their defaults."""
         if not isinstance(fields, dict):
             raise ValueError(f"a network is described by a table with in_channels and layers, got {fields!r}")
+        fields = dict(fields)
+        common = fields.pop("every_layer", {})
+        if not isinstance(common, dict):
+            raise ValueError(f"every_layer is a table of the settings that layers share, got {common!r}")
         try:
+            tables = [{**common, **layer} for layer in fields["layers"]]
             layers = [
-                LayerConfig(**{**layer, "kernel": kernels.from_dict(layer["kernel"])} if "kernel" in layer else layer)
-                for layer in fields["layers"]
+                LayerConfig(**{**table, "kernel": kernels.from_dict(table["kernel"])} if "kernel" in table else table)
+                for table in tables
             ]
             return cls(**{**fields, "layers": tuple(layers)})
         except KeyError as error:

@@ -182,6 +182,14 @@ def test_settings_left_out_have_their_defaults() -> None:
     assert config == NetworkConfig(3, (LayerConfig(8, 3),))
 
 
+def test_settings_that_layers_share_may_be_said_once() -> None:
+    common = {"filters": 8, "patch": 3, "kernel": {"name": "Linear"}}
+    given = {"in_channels": 3, "every_layer": common, "layers": [{}, {"patch": 1}]}
+    config = NetworkConfig.from_dict(given)
+    assert config == NetworkConfig(3, (LayerConfig(8, 3, kernel=Linear()), LayerConfig(8, 1, kernel=Linear())))
+    assert list(given) == ["in_channels", "every_layer", "layers"]
+
+
 @pytest.mark.parametrize(
     ("fields", "complaint"),
     [
@@ -191,6 +199,8 @@ def test_settings_left_out_have_their_defaults() -> None:
         ({"in_channels": 0, "layers": [{"filters": 8, "patch": 3}]}, "in_channels"),
         ({"in_channels": 3, "layers": [{"filters": 8}]}, "patch"),
         ({"in_channels": 3, "layers": [{"filters": 8, "patch": 3, "stride": 2}]}, "stride"),
+        ({"in_channels": 3, "every_layer": [8], "layers": [{"filters": 8, "patch": 3}]}, "every_layer"),
+        ({"in_channels": 3, "every_layer": {"stride": 2}, "layers": [{"filters": 8, "patch": 3}]}, "stride"),
         ({"in_channels": 3, "colour": True, "layers": [{"filters": 8, "patch": 3}]}, "colour"),
         ({"in_channels": 3, "layers": [{"filters": 8, "patch": 3, "kernel": {"name": "Sigmoid"}}]}, "Sigmoid"),
         ({"in_channels": 3, "layers": [{"filters": 8, "patch": 3, "kernel": "Linear"}]}, "kernel"),
