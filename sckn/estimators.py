@@ -22,7 +22,8 @@ from sckn.linear import fit_linear, one_vs_all
 from sckn.network import CKN, NetworkConfig
 from sckn.settings import real_number, true_or_false
 from sckn.training.recipe import Recipe
-from sckn.training.supervised import EpochRecord, train_supervised
+from sckn.training.state import EpochRecord
+from sckn.training.supervised import train_supervised
 from sckn.training.unsupervised import encode, fit_unsupervised
 
 __all__ = ["CKNClassifier", "CKNRegressor", "CKNTransformer"]

@@ -10,7 +10,8 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from sckn.inverse_root import full_precision, inverse_square_root
+from sckn.inverse_root import inverse_square_root
+from sckn.precision import full_precision
 
 __all__ = ["FeatureTransform"]
 

@@ -19,12 +19,12 @@ import torch
 from torch import Tensor
 
 from sckn.data.batches import floating_point
-from sckn.inverse_root import full_precision
 from sckn.kernels import from_inner_products
 from sckn.layer import KernelLayer, evaluating
 from sckn.network import CKN
 from sckn.patches import pad_for_patches
 from sckn.pooling import gaussian_pool
+from sckn.precision import full_precision
 
 __all__ = ["ImageKernel", "exact_kernel_matrix", "exact_layer_kernel", "kernel_matrix"]
 

@@ -27,11 +27,12 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from sckn.precision import full_precision
+
 __all__ = [
     "Gradient",
     "InverseRoot",
     "capturing",
-    "full_precision",
     "full_precision_product",
     "inverse_square_root",
     "iterations_in_graphs",
@@ -66,19 +67,6 @@ AFRESH = 0.9
 # At least this many of those steps, and as many in a CUDA graph. Three leave |B'KB - I|^8 of the distance and ^7 in the
 # gradient.
 FRAME_STEPS = 3
-
-
-@contextmanager
-def full_precision(device: torch.device) -> Iterator[None]:
-    """Neither autocast nor TF32: p x p matrices of condition 10^3 and more need every digit of fp32."""
-    matmul = torch.backends.cuda.matmul
-    before = matmul.fp32_precision  # the older switches read and write it too
-    matmul.fp32_precision = "ieee"
-    try:
-        with torch.autocast(device.type, enabled=False):
-            yield
-    finally:
-        matmul.fp32_precision = before
 
 
 def capturing(tensor: Tensor) -> bool:

@@ -14,12 +14,22 @@ import torch
 from torch import Tensor
 
 from sckn import lbfgs, miso
-from sckn.inverse_root import full_precision
 from sckn.losses import Loss, Square, SquaredHinge
+from sckn.precision import full_precision
 from sckn.processes import ALONE, Processes
 from sckn.settings import one_of
 
-__all__ = ["LinearModel", "Solver", "best_exponent", "error_rate", "fit_linear", "one_vs_all", "validation_errors"]
+__all__ = [
+    "LinearModel",
+    "Solver",
+    "best_exponent",
+    "error_rate",
+    "fit_linear",
+    "objective",
+    "one_vs_all",
+    "penalty",
+    "validation_errors",
+]
 
 Solver = Literal["lbfgs", "miso"]
 
@@ -41,6 +51,20 @@ class LinearModel:
 def one_vs_all(labels: Tensor, classes: int, dtype: torch.dtype = torch.float32) -> Tensor:
     """Targets (n, classes): 1 for the class of each sample, -1 for the others."""
     return 2 * torch.nn.functional.one_hot(labels.long(), classes).to(dtype) - 1
+
+
+@torch.no_grad()
+def objective(
+    features: Tensor, targets: Tensor, W: Tensor, regularization: float, *, loss: Loss, processes: Processes = ALONE
+) -> float:
+    """Equation (7) as it is: the mean over samples of the loss, summed over outputs, and the penalty."""
+    n = lbfgs.number_of_samples(features, processes)
+    return float(processes.sum(loss(targets, features @ W).sum()) / n) + penalty(W, regularization)
+
+
+def penalty(W: Tensor, regularization: float) -> float:
+    """(lambda/2) |W|^2."""
+    return regularization / 2 * float(W.detach().double().square().sum())
 
 
 @torch.no_grad()
@@ -98,10 +122,9 @@ def fit_linear(
         else:
             W, iterations = lbfgs.minimize(features, targets, loss, regularization, start, **limits, processes=processes)
         W = processes.same(W)  # all have computed it; on unlike machines the last bits could differ
-        loss_of_all = processes.sum(loss(targets, features @ W).sum())
-        objective = float(loss_of_all / n + regularization / 2 * W.square().sum())
+        value = objective(features, targets, W, regularization, loss=loss, processes=processes)
         gradient = lbfgs.relative_gradient(features, targets, loss, regularization, W, processes=processes)
-    return LinearModel(W, objective, gradient, iterations, dual)
+    return LinearModel(W, value, gradient, iterations, dual)
 
 
 def _ridge(features: Tensor, targets: Tensor, regularization: float, n: int, processes: Processes) -> Tensor:

@@ -7,8 +7,9 @@ all patches of a map at once, by convolutions.
 import torch
 from torch import Tensor
 
-from sckn.inverse_root import Gradient, InverseRoot, full_precision, full_precision_product, inverse_square_root
+from sckn.inverse_root import Gradient, InverseRoot, full_precision_product, inverse_square_root
 from sckn.kernels import Kernel
+from sckn.precision import full_precision
 
 __all__ = ["filter_gram", "projection_coefficients", "projection_residuals", "psi", "unit_rows"]
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import torch
 
-__all__ = ["Precision", "precision"]
+__all__ = ["Precision", "full_precision", "precision"]
 
 Precision = Literal["highest", "high", "medium"]
 
@@ -28,3 +28,16 @@ def precision(name: Precision, device: torch.device) -> Iterator[None]:
     finally:
         for switch, value in zip(switches, before, strict=True):
             switch.fp32_precision = value
+
+
+@contextmanager
+def full_precision(device: torch.device) -> Iterator[None]:
+    """Neither autocast nor TF32: p x p matrices of condition 10^3 and more need every digit of fp32."""
+    matmul = torch.backends.cuda.matmul
+    before = matmul.fp32_precision  # the older switches read and write it too
+    matmul.fp32_precision = "ieee"
+    try:
+        with torch.autocast(device.type, enabled=False):
+            yield
+    finally:
+        matmul.fp32_precision = before

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from sckn.layer import LayerConfig
+from sckn.linear import penalty
 from sckn.network import CKN, NetworkConfig
 from sckn.precision import precision
 from sckn.training import linear_step
@@ -108,7 +109,7 @@ def test_the_fit_is_the_minimum_of_the_objective(kind: str) -> None:
     assert W.shape == (X.shape[1], Y.shape[1])
     assert fit.linear.objective == pytest.approx(objective(W), rel=1e-10)
     assert fit.loss == pytest.approx(mean_loss(loss, Y, X @ W), rel=1e-10)
-    assert step.penalty(fit.linear.weights) == pytest.approx(LAMBDA / 2 * float((W**2).sum()), rel=1e-12)
+    assert penalty(fit.linear.weights, LAMBDA) == pytest.approx(LAMBDA / 2 * float((W**2).sum()), rel=1e-12)
     assert step.loss_at_zero(given) == pytest.approx(objective(np.zeros(W.size)), rel=1e-12)
     # the objective is strongly convex: it is above its minimum by at most |gradient|^2 / (2 lambda)
     gradient = X.T @ derivative(loss, Y, X @ W) / len(X) + LAMBDA * W

@@ -28,7 +28,8 @@ from sckn import CKN, CheckpointError, LayerConfig, NetworkConfig, load
 from sckn.model import KernelModel
 from sckn.training.recipe import Recipe
 from sckn.training.runs import RunFolder
-from sckn.training.supervised import EpochRecord, TrainingState, TrainingStore, train_supervised
+from sckn.training.state import EpochRecord, TrainingState, TrainingStore
+from sckn.training.supervised import train_supervised
 
 CONFIG: dict[str, Any] = {
     "epochs": 3,

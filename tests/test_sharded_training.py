@@ -13,7 +13,8 @@ from torch import Tensor
 from sckn.inverse_root import InverseRoot
 from sckn.processes import ALONE, Processes
 from sckn.training.recipe import Recipe
-from sckn.training.supervised import TrainingState, train_supervised
+from sckn.training.state import TrainingState
+from sckn.training.supervised import train_supervised
 
 COUNT = 81  # odd: the shares are unequal
 

@@ -28,7 +28,8 @@ from sckn.training.linear_step import Fit, LinearStep
 from sckn.training.preconditioner import preconditioners
 from sckn.training.recipe import Recipe
 from sckn.training.sphere import SphereSGD
-from sckn.training.supervised import TrainingDivergedError, TrainingResult, TrainingState, train_supervised
+from sckn.training.state import TrainingState
+from sckn.training.supervised import TrainingDivergedError, TrainingResult, train_supervised
 from sckn.training.unsupervised import fit_unsupervised
 
 TRAIN = 898  # half of the digits
@@ -564,7 +565,7 @@ def test_other_errors_are_not_taken_for_divergence(monkeypatch: pytest.MonkeyPat
     def broken(*_: Any) -> Fit:
         raise ValueError("something else")
 
-    monkeypatch.setattr(supervised._Training, "_fit_after_epoch", broken)
+    monkeypatch.setattr(supervised._Alternation, "_fit_after_epoch", broken)
     with pytest.raises(ValueError, match="something else"):
         train(network(), CAREFUL)
 

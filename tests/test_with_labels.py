@@ -26,7 +26,7 @@ from sckn.training.curves import draw_curves
 from sckn.training.experiment import Experiment, SeedReport, prepared_images
 from sckn.training.recipe import Recipe
 from sckn.training.runs import RunFolder
-from sckn.training.supervised import EpochRecord, TrainingState
+from sckn.training.state import EpochRecord, TrainingState
 from sckn.training.with_labels import run_with_labels
 
 CPU = torch.device("cpu")

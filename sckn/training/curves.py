@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from sckn.files import written_whole
-from sckn.training.supervised import EpochRecord
+from sckn.training.state import EpochRecord
 
 __all__ = ["MissingPackageError", "draw_curves"]
 

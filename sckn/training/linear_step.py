@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sckn.inverse_root import full_precision
 from sckn.layer import evaluating
-from sckn.linear import LinearModel, fit_linear
+from sckn.linear import LinearModel, fit_linear, penalty
 from sckn.model import feature_rows
 from sckn.network import CKN
+from sckn.precision import full_precision
 from sckn.training.recipe import Recipe
 from sckn.training.samples import Samples
 
@@ -68,11 +68,7 @@ class LinearStep:
         """The objective, loss and error with these weights as they are."""
         features = features_of(network, samples).mul_(self.scale)
         loss, error = self._measured(_scores(features, weights), samples)
-        return Fit(LinearModel(weights, loss + self.penalty(weights), math.nan, 0), loss, error)
-
-    def penalty(self, weights: Tensor) -> float:
-        """(lambda/2) |W|^2."""
-        return self.regularization / 2 * float(weights.detach().double().square().sum())
+        return Fit(LinearModel(weights, loss + penalty(weights, self.regularization), math.nan, 0), loss, error)
 
     def loss_at_zero(self, samples: Samples) -> float:
         """The objective for W = 0, which no sensible training exceeds."""

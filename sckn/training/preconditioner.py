@@ -13,10 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sckn.data.batches import ImageSource, image_batches
-from sckn.inverse_root import full_precision
 from sckn.layer import KernelLayer, evaluating
 from sckn.network import CKN
 from sckn.patches import check_patches_fit, pad_for_patches
+from sckn.precision import full_precision
 from sckn.processes import ALONE, Processes
 from sckn.settings import real_number, whole_number
 

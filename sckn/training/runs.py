@@ -28,7 +28,7 @@ from sckn.files import append_line, remove_leftovers, written_whole
 from sckn.model import KernelModel
 from sckn.results import code_version, machine
 from sckn.training.curves import MissingPackageError, draw_curves
-from sckn.training.supervised import EpochRecord, TrainingState
+from sckn.training.state import EpochRecord, TrainingState
 
 __all__ = ["RunFolder", "code_versions"]
 

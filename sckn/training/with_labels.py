@@ -29,7 +29,8 @@ from sckn.processes import ALONE, Processes
 from sckn.training.experiment import Experiment, SeedReport, peak_memory, prepared_images, read_data
 from sckn.training.recipe import Recipe
 from sckn.training.runs import RunFolder
-from sckn.training.supervised import EpochRecord, TrainingResult, train_supervised
+from sckn.training.state import EpochRecord
+from sckn.training.supervised import TrainingResult, train_supervised
 from sckn.training.unsupervised import fit_unsupervised
 
 __all__ = ["Choice", "run_with_labels"]

@@ -1,4 +1,4 @@
-"""Step (ii) of the alternation for one batch: gradient of the loss, and a step of the filters on the sphere.
+"""One batch of step (ii): gradient of the loss, and a step of the filters on the sphere.
 
 On a GPU the whole step is recorded once as a CUDA graph and then replayed, because for small networks the time goes
 into launching a thousand small kernels; nothing in it waits for the device.

@@ -16,9 +16,9 @@ from sckn.precision import precision
 from sckn.training.active_set import ActiveSet
 from sckn.training.augmentation import draw_moves, moved_images
 from sckn.training.averaging import IterateAverage
+from sckn.training.batch_step import BatchStep
 from sckn.training.samples import Samples
 from sckn.training.sphere import SphereSGD
-from sckn.training.step import BatchStep
 
 LAMBDA, SCALE = 0.07, 1.7
 FILTER_RATE, ALPHA_RATE, WEIGHTS_RATE = 0.3, 0.05, 0.02
