@@ -17,8 +17,10 @@ fixed length, and what cannot be found so is NaN rather than an error.
 References
 ----------
 Higham, Functions of Matrices (2008), chapter 6: the coupled Newton-Schulz iteration.
+Chen and Chow, A stable scaling of Newton-Schulz for improving the sign function computation of a Hermitian matrix (2014).
 """
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
@@ -46,6 +48,11 @@ Gradient = Literal["exact", "paper"]
 # Newton-Schulz more than doubles the smallest eigenvalue (relative to the largest) at each iteration until it is near
 # 1: 60 iterations reach beyond the condition numbers that float64 can express.
 MAX_ITERATIONS = 60
+
+# The first iterations are scaled so that they go further, for a smallest eigenvalue of LEAST. If it is smaller, the others
+# take care of it. A factor near sqrt(3) would go fastest, but send the largest eigenvalue near 0, and digits with it.
+LEAST = 1e-4
+LARGEST_FACTOR = 1.4
 
 # What a CUDA graph runs instead, whatever the matrices are: enough for condition 10^5 in float64, and for more than
 # float32 can express.
@@ -166,61 +173,81 @@ def newton_schulz(gram: Tensor) -> tuple[Tensor, Tensor]:
 def _newton_schulz(gram: Tensor) -> tuple[tuple[Tensor, Tensor], int]:
     """With the number of iterations."""
     scale = torch.linalg.matrix_norm(gram, ord=torch.inf)[..., None, None]  # at least the largest eigenvalue
-    identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+    identity = _identity_like(gram).expand_as(gram)
 
-    def step(state: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], Tensor]:
+    def step(state: tuple[Tensor, ...], linear: float, cubic: float) -> tuple[tuple[Tensor, ...], Tensor]:
         Y, Z = state
-        T = _minus_half(1.5 * identity, Z, Y)
-        return (Y @ T, T @ Z), T
+        product = Z @ Y
+        return (_sum(linear, Y, cubic, Y, product), _sum(linear, Z, cubic, product, Z)), product
 
-    start = (gram / scale, identity.expand_as(gram))
-    if capturing(gram):
-        (Y, Z), count = _fixed_iterations(step, start, _in_graphs), _in_graphs
-    else:
-        (Y, Z), count = _counted_iterations(step, start)
+    (Y, Z), count = _iterations(step, (gram / scale, identity))
     return (_symmetric(Y) * scale.sqrt(), _symmetric(Z) / scale.sqrt()), count
 
 
 def lyapunov(S: Tensor, G: Tensor) -> Tensor:
-    """The symmetric X with S X + X S = G, for S positive definite: the sign iteration on [[S, G], [0, -S]]."""
+    """The symmetric X with S X + X S = G, for S positive definite and G symmetric: the iteration for the sign of
+    [[S, G], [0, -S]], which is [[I, 2X], [0, -I]]."""
     scale = torch.linalg.matrix_norm(S, ord=torch.inf)[..., None, None]
-    identity = torch.eye(S.shape[-1], dtype=S.dtype, device=S.device)
 
-    def step(state: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], Tensor]:
+    def step(state: tuple[Tensor, ...], linear: float, cubic: float) -> tuple[tuple[Tensor, ...], Tensor]:
         a, q = state
-        T = _minus_half(1.5 * identity, a, a)
-        return (a @ T, _minus_half(q @ T, a, a @ q - q @ a)), T
+        square = a @ a
+        half = _sum(linear / 2, q, cubic, q, square)
+        half = _sum(1.0, half, -cubic / 2, a @ q, a)
+        return (_sum(linear, a, cubic, a, square), half + half.mT), square
 
-    start = (S / scale, G / scale)
-    _, q = _fixed_iterations(step, start, _in_graphs) if capturing(S) else _counted_iterations(step, start)[0]
-    return _symmetric(q) / 2
+    (_, q), _ = _iterations(step, (S / scale, G / scale))
+    return q / 2
 
 
-def _minus_half(base: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """base - a b / 2, for a GPU as one kernel."""
+def _sum(beta: float, base: Tensor, alpha: float, a: Tensor, b: Tensor) -> Tensor:
+    """beta base + alpha a b, for a GPU as one kernel."""
     if a.dim() == 3:
-        return torch.baddbmm(base.expand_as(a), a, b, alpha=-0.5)
-    return base - a @ b / 2
+        return torch.baddbmm(base, a, b, beta=beta, alpha=alpha)
+    return beta * base + alpha * (a @ b)
 
 
-# state -> the next state, and the matrix T that multiplied it, which tends to I
-Step = Callable[[tuple[Tensor, ...]], tuple[tuple[Tensor, ...], Tensor]]
+# One step x <- linear x + cubic x^3 of an iteration for x = 1 or -1, in matrices: (state, linear, cubic) -> the next state,
+# and the matrix that tends to I, before the step.
+Step = Callable[[tuple[Tensor, ...], float, float], tuple[tuple[Tensor, ...], Tensor]]
+
+
+def _factors() -> list[float]:
+    """Of the scaled iterations: x is multiplied by a factor before each step, the one that is best for all eigenvalues from
+    the smallest to 1."""
+    smallest, factors = math.sqrt(LEAST), []
+    while smallest < 0.99:
+        factor = min(LARGEST_FACTOR, math.sqrt(3 / (1 + smallest + smallest**2)))
+        smallest *= factor * (3 - (factor * smallest) ** 2) / 2
+        factors.append(factor)
+    return factors
+
+
+FACTORS = _factors()
+
+
+def _iterations(step: Step, state: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], int]:
+    """The state at the end, and how many iterations it took."""
+    fixed = capturing(state[0])
+    if not fixed and not all(bool(torch.isfinite(matrix).all()) for matrix in state):
+        raise ValueError(NOT_FINITE)
+    for factor in FACTORS:
+        state, _ = step(state, 1.5 * factor, -0.5 * factor**3)
+    return (_fixed_iterations if fixed else _counted_iterations)(step, state)
 
 
 def _counted_iterations(step: Step, state: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], int]:
-    """Iterate while the residual falls; the state at the end, and the number of steps.
+    """Iterate while the residual falls.
 
-    The residual falls quadratically at the end, so one step below the square root of the rounding error is the last that
-    helps; where rounding stops it earlier, the first rise ends the iteration.
+    It falls quadratically at the end, so one step below the square root of the rounding error is the last that helps; where
+    rounding stops it earlier, the first rise ends the iteration.
     """
     tolerance = torch.finfo(state[0].dtype).eps ** 0.5
-    if not all(bool(torch.isfinite(matrix).all()) for matrix in state):
-        raise ValueError(NOT_FINITE)
-    last, count = torch.inf, 0
+    last, count = torch.inf, len(FACTORS)
     while count < MAX_ITERATIONS:
         count += 1
-        advanced, T = step(state)
-        size = float(_residual(T).max())
+        advanced, near_identity = step(state, 1.5, -0.5)
+        size = float(_residual(near_identity).max())
         if not size < torch.inf or (size >= last and size < NEAR):
             break
         state, last = advanced, size
@@ -231,19 +258,19 @@ def _counted_iterations(step: Step, state: tuple[Tensor, ...]) -> tuple[tuple[Te
     return state, count
 
 
-def _fixed_iterations(step: Step, state: tuple[Tensor, ...], count: int) -> tuple[Tensor, ...]:
+def _fixed_iterations(step: Step, state: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], int]:
     """The same for a CUDA graph: so many steps, whatever the matrices are. More than are needed do no harm; a matrix of the
     batch that did not come near in so many is NaN."""
-    T = state[0]
-    for _ in range(count):
-        state, T = step(state)
-    near = _residual(T)[..., None, None] <= NEAR
-    return tuple(torch.where(near, matrix, torch.nan) for matrix in state)
+    near_identity = state[0]
+    for _ in range(len(FACTORS), _in_graphs):
+        state, near_identity = step(state, 1.5, -0.5)
+    near = _residual(near_identity)[..., None, None] <= NEAR
+    return tuple(torch.where(near, matrix, torch.nan) for matrix in state), _in_graphs
 
 
-def _residual(T: Tensor) -> Tensor:
-    """The largest number in 2 (T - I), for each matrix of the batch."""
-    return 2 * (T - _identity_like(T)).abs().amax(dim=(-2, -1))
+def _residual(near_identity: Tensor) -> Tensor:
+    """The largest number in it less I, for each matrix of the batch."""
+    return (near_identity - _identity_like(near_identity)).abs().amax(dim=(-2, -1))
 
 
 _in_graphs = CAPTURED_ITERATIONS

@@ -13,6 +13,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sckn.inverse_root import (
+    FACTORS,
+    LEAST,
     InverseRoot,
     _counted_iterations,
     _fixed_iterations,
@@ -332,13 +334,13 @@ def test_more_iterations_than_needed_do_no_harm(condition: float, dtype: torch.d
 @both_precisions
 @pytest.mark.parametrize("condition", CONDITIONS)
 def test_the_iterations_needed_are_enough_for_root_and_gradient(condition: float, dtype: torch.dtype) -> None:
-    """With the four to spare that a recorded step has, and not with four less."""
+    """With the two to spare that a recorded step has, and not with four less."""
     gram = matrix_of_condition(16, condition).to(dtype)
     G = torch.randn_like(gram)
     expected = value_and_gradient(gram, G, "newton_schulz")
     needed = iterations_needed(gram)
     bound = 20 * condition * torch.finfo(dtype).eps
-    with iterations_in_graphs(needed + 4):
+    with iterations_in_graphs(needed + 2):
         found = captured_value_and_gradient(gram, G)
     assert all(relative_error(value, right.double()) < bound for value, right in zip(found, expected, strict=True))
     with iterations_in_graphs(needed - 4):
@@ -355,8 +357,8 @@ def test_where_an_iteration_ends() -> None:
     residuals[3, :2] = torch.tensor([0.5, torch.inf])  # never near
     for row, (end, steps) in zip(residuals, ((4, 4), (3, 4), (6, 6), (None, 2)), strict=True):
 
-        def step(state: tuple[Tensor, ...], row: Tensor = row) -> tuple[tuple[Tensor, ...], Tensor]:
-            return (state[0] + 1,), 1 + row[state[0].long()] / 2  # T, with residual 2 |T - I|
+        def step(state: tuple[Tensor, ...], *_: float, row: Tensor = row) -> tuple[tuple[Tensor, ...], Tensor]:
+            return (state[0] + 1,), 1 + row[state[0].long()]
 
         start = (torch.zeros(1, 1, dtype=torch.float64),)
         if end is None:
@@ -364,9 +366,22 @@ def test_where_an_iteration_ends() -> None:
                 _counted_iterations(step, start)
         else:
             state, count = _counted_iterations(step, start)
-            assert (float(state[0]), count) == (end, steps)
-        (fixed,) = _fixed_iterations(step, start, 2)
+            assert (float(state[0]), count) == (end, len(FACTORS) + steps)
+        with iterations_in_graphs(len(FACTORS) + 2):
+            (fixed,), _ = _fixed_iterations(step, start)
         assert (float(fixed) == 2) == (float(row[1]) <= 0.1)  # NaN, if the last residual was not small
+
+
+def test_scaled_iterations_bring_all_eigenvalues_near_one() -> None:
+    """On the numbers they are made for: after as many unscaled ones the smallest is still far away."""
+    x = torch.linspace(math.sqrt(LEAST), 1, 1000, dtype=torch.float64)
+    plain = x.clone()
+    for factor in FACTORS:
+        x = factor * x * (3 - (factor * x) ** 2) / 2
+        plain = plain * (3 - plain**2) / 2
+        assert 0 < float(x.min()) < float(x.max()) <= 1
+    assert float(x.min()) > 0.98
+    assert float(plain.min()) < 0.4
 
 
 def test_a_fixed_number_of_iterations_agrees_with_the_eigendecomposition() -> None:

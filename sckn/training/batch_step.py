@@ -22,7 +22,7 @@ from sckn.training.sphere import SphereSGD
 __all__ = ["BatchStep"]
 
 # More than the inverse roots need when a step is recorded, since filters may become more alike.
-SPARE_ITERATIONS = 4
+SPARE_ITERATIONS = 2
 
 
 class BatchStep:
