@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from sckn import cli
-from sckn.data.cifar10 import LabelledImages
+from sckn.data.labelled import LabelledImages
 from sckn.images import local_whitening
 from sckn.training import experiment as experiments
 from sckn.training import without_labels as module
@@ -159,7 +159,7 @@ def test_the_command_writes_the_contract_of_a_result(tiny: Path, monkeypatch: py
         ("name = 3 =", "is not valid TOML"),
         ('name = "x"', "lacks dataset, network"),
         (TOML.replace("patches", "pathces"), "unknown settings: pathces"),
-        (TOML.replace("cifar10", "imagenet"), "dataset must be 'cifar10', got 'imagenet'"),
+        (TOML.replace("cifar10", "imagenet"), "dataset must be 'cifar10' or 'cifar100' or 'svhn' or 'folder', got 'imagenet'"),
         (TOML.replace("filters = 8", "filters = 0"), "filters must be a whole number"),
         (TOML.replace("iterations = 3", 'decorrelation = "all"'), "decorrelation must be"),
         (TOML.replace("iterations = 3", "validation = 1.5"), "validation must be"),
