@@ -74,7 +74,7 @@ def running_code(marker: Path) -> dict[str, bytes]:
         "a structured array": np.zeros(3, [("a", "u1"), ("b", "f8")]),
         "an array of text": np.array(["a", "b"]),
         "an array of dates": np.zeros(3, "M8[s]"),
-        "a masked array": np.ma.array([1, 2], mask=[0, 1]),
+        "a masked array": np.ma.array([1, 2], mask=[False, True]),
     }
     made = {
         f"{name}, protocol {protocol}{', held' * inside}": pickle.dumps({b"data": value} if inside else value, protocol)

@@ -32,18 +32,15 @@ def _fetch(file: OfficialFile, path: Path) -> None:
     digest, received = hashlib.md5(usedforsecurity=False), 0
     try:
         response = urllib.request.urlopen(file.address, timeout=PATIENCE)
-    except urllib.error.HTTPError as error:
-        error.close()
-        raise ValueError(f"{file.address} is not there ({error.code} {error.reason}); try again later") from None
     except (OSError, HTTPException) as error:
-        raise _unreachable(file, error) from None
+        raise _failed(file, error) from None
     bar = tqdm(total=file.size, desc=file.name, unit="B", unit_scale=True, disable=None)
     with response, bar, path.open("wb") as out:
         while received <= file.size:
             try:
                 chunk = response.read(CHUNK)
             except (OSError, HTTPException) as error:
-                raise _unreachable(file, error) from None
+                raise _failed(file, error) from None
             if not chunk:
                 break
             out.write(chunk)
@@ -55,6 +52,10 @@ def _fetch(file: OfficialFile, path: Path) -> None:
         raise ValueError(f"{file.address} gave another file than the official one ({wrong}); it was not kept, try again")
 
 
-def _unreachable(file: OfficialFile, error: Exception) -> ValueError:
+def _failed(file: OfficialFile, error: Exception) -> ValueError:
     reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return ValueError(f"{file.address} cannot be reached ({reason}); check the network and try again")
+    if isinstance(error, urllib.error.HTTPError):
+        error.close()
+        reason = f"{error.code} {reason}"
+    words = " ".join(str(reason).split())  # some have several lines
+    return ValueError(f"{file.address} cannot be fetched ({words}); check the network and try again")

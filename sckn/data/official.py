@@ -51,7 +51,7 @@ def is_official(path: Path, md5s: Sequence[str]) -> bool | None:
         return None
     try:
         state = os.stat(path)
-        return _md5(path, state.st_size, state.st_mtime_ns) in md5s
+        return _md5(path, state.st_ino, state.st_size, state.st_mtime_ns) in md5s
     except OSError as error:
         raise ValueError(f"{path} cannot be read ({error.strerror}); make it readable") from None
 
@@ -69,7 +69,7 @@ def warn_of_other_checksums(files: Sequence[tuple[Path, Sequence[str]]]) -> None
 
 
 @lru_cache(maxsize=64)
-def _md5(path: Path, _size: int, _time: int) -> str:
-    """Hashing takes seconds for large files, and is done once as long as size and time of the file stay."""
+def _md5(path: Path, *_state: int) -> str:
+    """Hashing takes seconds for large files, and is done once as long as the file stays as it is."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
