@@ -56,7 +56,7 @@ def test_unpacked_files_whole_and_in_part(tmp_path: Path, monkeypatch: pytest.Mo
     (place / "data_batch_2.bin").write_bytes(bytes(3_000_000))
     (place / "data_batch_4.bin").unlink()
     inventory = take_inventory("cifar10", tmp_path)
-    assert inventory.found[1] == f"{place / 'data_batch_2.bin'}  3.0 MB, NOT the official checksum"
+    assert inventory.found[1] == f"{place / 'data_batch_2.bin'}  3.0 MB, NOT the official checksum (remove it to get it anew)"
     assert inventory.missing == (str(place / "data_batch_4.bin"),)
     assert inventory.downloads == (known.versions[0].archive,)
 
@@ -71,7 +71,7 @@ def test_archives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive = pack(write_python(small(CIFAR100, 5), tmp_path / "elsewhere"), tmp_path / "cifar-100-python.tar.gz")
     for path in (tmp_path, archive):
         inventory = take_inventory("cifar100", path)
-        assert inventory.found == (f"{archive}  0.0 MB, NOT the official checksum",)
+        assert inventory.found == (f"{archive}  0.0 MB, NOT the official checksum (remove it to get it anew)",)
         assert (inventory.missing, inventory.downloads) == ((), ())
     monkeypatch.setattr(catalog, "CIFAR100", with_checksums(CIFAR100, tmp_path))
     assert take_inventory("cifar100", tmp_path).found == (f"{archive}  0.0 MB, official checksum",)
@@ -82,7 +82,10 @@ def test_svhn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "test_32x32.mat").unlink()
     monkeypatch.setattr(catalog, "TRAIN", replace(catalog.TRAIN, md5=md5(tmp_path / "train_32x32.mat")))
     inventory = take_inventory("svhn", tmp_path)
-    assert [line.split("MB, ")[1] for line in inventory.found] == ["official checksum", "NOT the official checksum"]
+    assert [line.split("MB, ")[1] for line in inventory.found] == [
+        "official checksum",
+        "NOT the official checksum (remove it to get it anew)",
+    ]
     assert (inventory.missing, inventory.downloads, inventory.optional) == (("test_32x32.mat",), (catalog.TEST,), ())
 
 
@@ -108,7 +111,7 @@ def test_the_command_tells_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     run(monkeypatch, "--data", tmp_path)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "cifar10: CIFAR-10, 50,000 training and 10,000 test images of 10 classes"
-    assert lines[1] == f"  found    {place / 'data_batch_1.bin'}  0.0 MB, NOT the official checksum"
+    assert lines[1] == f"  found    {place / 'data_batch_1.bin'}  0.0 MB, NOT the official checksum (remove it to get it anew)"
     assert lines[6:9] == [
         f"  missing  {place / 'test_batch.bin'}",
         "  get      https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz  170.1 MB",

@@ -229,7 +229,7 @@ def test_official_checksums_are_silent_and_others_a_warning(cifar: Cifar, form: 
 
 
 def test_many_other_checksums_are_one_warning(made_up: Path) -> None:
-    with pytest.warns(UserWarning, match=r"data_batch_1\.bin and 5 more files there are not as handed out") as caught:
+    with pytest.warns(UserWarning, match=r"data_batch_1\.bin and 5 more there are not as handed out") as caught:
         read_cifar10(made_up)
     assert len(caught) == 1
 

@@ -43,7 +43,7 @@ def test_labels_may_be_stored_as_floating_point(tmp_path: Path) -> None:
 
 def test_official_checksums_are_silent_and_others_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_svhn(tmp_path)
-    with pytest.warns(UserWarning, match=r"train_32x32\.mat and 1 more files there are not as handed out"):
+    with pytest.warns(UserWarning, match=r"train_32x32\.mat and 1 more there are not as handed out"):
         read_svhn(tmp_path)
     for name in ("TRAIN", "TEST"):
         file = getattr(svhn, name)

@@ -85,5 +85,9 @@ def _images(folder: Path) -> Inventory:
 
 
 def _described(path: Path, md5s: list[str]) -> str:
-    checksum = {True: "official checksum", False: "NOT the official checksum", None: "no official checksum known"}
+    checksum = {
+        True: "official checksum",
+        False: "NOT the official checksum (remove it to get it anew)",
+        None: "no official checksum known",
+    }
     return f"{path}  {megabytes(file_size(path) or 0)}, {checksum[is_official(path, md5s)]}"

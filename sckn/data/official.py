@@ -60,7 +60,7 @@ def warn_of_other_checksums(files: Sequence[tuple[Path, Sequence[str]]]) -> None
     """One warning if files do not have (one of) their official checksums; they may still be what the user wants."""
     others = [path for path, md5s in files if is_official(path, md5s) is False]
     if others:
-        which = f"{others[0]} is" if len(others) == 1 else f"{others[0]} and {len(others) - 1} more files there are"
+        which = f"{others[0]} is" if len(others) == 1 else f"{others[0]} and {len(others) - 1} more there are"
         warnings.warn(
             f"{which} not as handed out by the official site (another MD5 checksum); "
             "unless that is on purpose, get the data set again",
