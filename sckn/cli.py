@@ -61,7 +61,7 @@ def train(
 
     Args:
         experiment: TOML file.
-        data: Folder with the data set as its site hands it out, or its archive.
+        data: Folder or archive of the data set as its site hands it out.
         run: Folder for checkpoints, metrics and curves of a training with labels; runs/NAME by default.
         resume: Go on with the run in that folder where it was interrupted.
         validation_only: Choose on validation, but neither train on all images nor look at the test set.
