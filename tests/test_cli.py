@@ -273,7 +273,8 @@ def test_a_mistake_of_the_library_is_not_hidden(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [
-        (["--help"], ["Example: sckn demo", "demo", "train"]),
+        (["--help"], ["Example: sckn demo", "demo", "train", "data"]),
+        (["data", "--help"], ["Example: sckn data cifar10 --data DIR --download", "--download", "--extra"]),
         (
             ["train", "--help"],
             ["Example: sckn train", "torchrun --nproc-per-node 8 -m -- sckn train", "--data", "--results", "--device"],

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor
 
 from sckn import cli
-from sckn.data.cifar10 import LabelledImages
+from sckn.data.labelled import LabelledImages
 from sckn.images import local_whitening
 from sckn.training import experiment as experiments
 from sckn.training import without_labels as module
@@ -159,12 +160,16 @@ def test_the_command_writes_the_contract_of_a_result(tiny: Path, monkeypatch: py
         ("name = 3 =", "is not valid TOML"),
         ('name = "x"', "lacks dataset, network"),
         (TOML.replace("patches", "pathces"), "unknown settings: pathces"),
-        (TOML.replace("cifar10", "imagenet"), "dataset must be 'cifar10', got 'imagenet'"),
+        (TOML.replace("cifar10", "imagenet"), "dataset must be 'cifar10' or 'cifar100' or 'svhn' or 'folder', got 'imagenet'"),
         (TOML.replace("filters = 8", "filters = 0"), "filters must be a whole number"),
         (TOML.replace("iterations = 3", 'decorrelation = "all"'), "decorrelation must be"),
         (TOML.replace("iterations = 3", "validation = 1.5"), "validation must be"),
         (TOML.replace("iterations = 3", "selection_epochs = 3"), "selection_epochs belongs to experiments with a recipe"),
         (TOML.replace("iterations = 3", "tolerance = 0.5") + "[recipe]", "tolerance has no effect beside a recipe"),
+        (TOML.replace("iterations = 3", "extra = true"), "extra has no effect on the data set 'cifar10'; remove it"),
+        (TOML.replace("iterations = 3", "image_size = 20"), "image_size has no effect on the data set 'cifar10'; remove it"),
+        (TOML.replace("iterations = 3", 'extra = "yes"').replace("cifar10", "svhn"), "extra must be true or false, got 'yes'"),
+        (TOML.replace("iterations = 3", "image_size = 0").replace("cifar10", "folder"), "image_size must be a whole number"),
         (TOML + "[recipe]\nepocs = 3", "unknown settings: epocs"),
         (TOML + "[recipe]\nmomentum = 1.5", "momentum must be a number of at least 0 and below 1"),
     ],
@@ -181,6 +186,43 @@ def test_a_mistake_in_the_file_is_one_sentence(
     assert error.startswith("sckn: ")
     assert error.count("\n") == 1
     assert not (tiny.parent / "results").exists()
+
+
+@pytest.mark.parametrize(
+    ("dataset", "setting", "own"),
+    [("cifar100", "", {}), ("svhn", "extra = true", {"extra": True}), ("folder", "image_size = 9", {"image_size": 9})],
+)
+def test_settings_of_a_data_set_reach_its_reader(
+    dataset: str, setting: str, own: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And are settings of no other."""
+    given: list[dict[str, Any]] = []
+
+    def reader(folder: Path, **settings: Any) -> tuple[LabelledImages, LabelledImages]:
+        given.append(settings)
+        return striped(10, 0), striped(10, 1)
+
+    monkeypatch.setitem(experiments.READERS, dataset, reader)
+    (tmp_path / "tiny.toml").write_text(TOML.replace("cifar10", dataset).replace("iterations = 3", setting))
+    settings = Experiment.from_toml(tmp_path / "tiny.toml")
+    experiments.read_data(settings, tmp_path)
+    assert given == [own]
+    assert {name: value for name, value in settings.to_dict().items() if name in ("extra", "image_size")} == own
+
+
+def test_an_experiment_on_a_folder_of_images(tmp_path: Path) -> None:
+    """Stripes of three kinds in files; one file is no image."""
+    images = striped(120, 0)
+    for number, (image, label) in enumerate(zip(images.images, images.labels, strict=True)):
+        folder = tmp_path / "images" / ("across", "along", "both")[label]
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image.transpose(1, 2, 0)).save(folder / f"{number:03}.png")
+    (tmp_path / "images" / "along" / "notes.txt").write_text("not an image")
+    (tmp_path / "tiny.toml").write_text(TOML.replace("cifar10", "folder").replace("seeds = [0, 1]", "image_size = 12"))
+    with pytest.warns(UserWarning, match=r"1 of 121 images .*along/notes\.txt \(not an image of a known format\)"):
+        (report,) = run_without_labels(Experiment.from_toml(tmp_path / "tiny.toml"), tmp_path / "images", torch.device("cpu"))
+    assert report.test_error is not None
+    assert report.test_error < 20
 
 
 def test_a_missing_data_set_is_one_sentence(

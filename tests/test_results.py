@@ -141,7 +141,7 @@ def test_the_code_version_changes_with_the_sources(tmp_path: Path) -> None:
     with (package / "kernels.py").open("a") as file:
         file.write("# one comment more\n")
     versions.append(version_of(package))
-    (package / "data" / "cifar10.py").rename(package / "data" / "cifar11.py")
+    (package / "data" / "cifar.py").rename(package / "data" / "cifar11.py")
     versions.append(version_of(package))
     (package / "training" / "unsupervised.py").unlink()
     versions.append(version_of(package))

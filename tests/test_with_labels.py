@@ -16,7 +16,7 @@ from train_tiny import striped
 
 import sckn
 from sckn import CKN, LayerConfig, NetworkConfig
-from sckn.data.cifar10 import LabelledImages
+from sckn.data.labelled import LabelledImages
 from sckn.model import KernelModel
 from sckn.processes import Processes
 from sckn.training import experiment as experiments

@@ -22,7 +22,7 @@ from torch import Generator, Tensor
 from torch.optim import Optimizer
 
 from sckn import cli
-from sckn.data.cifar10 import LabelledImages
+from sckn.data.labelled import LabelledImages
 from sckn.training import experiment
 from sckn.training.active_set import ActiveSet
 

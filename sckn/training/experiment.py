@@ -11,18 +11,28 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sckn.data.cifar10 import LabelledImages, read_cifar10
+from sckn.data.cifar import read_cifar10, read_cifar100
+from sckn.data.folder import read_folder
+from sckn.data.labelled import LabelledImages
+from sckn.data.svhn import read_svhn
 from sckn.images import local_whitening
 from sckn.network import NetworkConfig
 from sckn.precision import Precision
-from sckn.settings import one_of, real_number, whole_number
+from sckn.settings import one_of, real_number, true_or_false, whole_number
 from sckn.training.recipe import Recipe
 
 __all__ = ["Experiment", "SeedReport", "read_data"]
 
 Decorrelation = Literal["features", "channels"]
 
-READERS: dict[str, Callable[[Path], tuple[LabelledImages, LabelledImages]]] = {"cifar10": read_cifar10}
+READERS: dict[str, Callable[..., tuple[LabelledImages, LabelledImages]]] = {
+    "cifar10": read_cifar10,
+    "cifar100": read_cifar100,
+    "svhn": read_svhn,
+    "folder": read_folder,
+}
+# Settings that belong to one data set, and are given to its reader.
+DATASET_SETTINGS = {"svhn": ("extra",), "folder": ("image_size",)}
 
 
 @dataclass(frozen=True)
@@ -31,7 +41,8 @@ class Experiment:
 
     Parameters
     ----------
-    name: of the result. dataset: "cifar10". network: its layers.
+    name: of the result. network: its layers.
+    dataset: "cifar10", "cifar100", "svhn", or "folder" for any folder with one sub-folder a class.
     recipe: how the network is trained with labels; without it, it is trained without labels, and a linear SVM on top.
     seeds: one run each.
     whitening_power: of the local whitening of each image; 0 leaves images as they are.
@@ -47,6 +58,9 @@ class Experiment:
     feature_norm: features are scaled by one number so that their mean norm is this, which gives lambda its meaning.
     tolerance: of the linear solver.
     precision: of convolutions and products on a GPU, "highest" (fp32), "high" (TF32) or "medium" (bf16).
+
+    extra: of SVHN, whether the extra images are added to the training set.
+    image_size: of a folder, the width and height to which all images are resized.
     """
 
     name: str
@@ -66,6 +80,8 @@ class Experiment:
     tolerance: float = 1e-4
     batch_size: int = 256
     precision: Precision = "high"
+    extra: bool = False
+    image_size: int = 32
 
     def __post_init__(self) -> None:
         if not (isinstance(self.name, str) and re.fullmatch(r"[\w.-]*\w[\w.-]*", self.name)):
@@ -90,6 +106,8 @@ class Experiment:
             "tolerance": real_number("tolerance", self.tolerance, above=0),
             "batch_size": whole_number("batch_size", self.batch_size),
             "precision": one_of("precision", self.precision, get_args(Precision)),
+            "extra": true_or_false("extra", self.extra),
+            "image_size": whole_number("image_size", self.image_size),
         }
         for name in ("kmeans_images", "selection_epochs"):
             if getattr(self, name) is not None:
@@ -102,10 +120,17 @@ class Experiment:
         """A setting that is in the file but means nothing there would mislead its reader."""
         unused = ("selection_epochs",) if self.recipe is None else ("decorrelation", "feature_norm", "tolerance", "precision")
         defaults = {field.name: field.default for field in fields(self)}
+        for name in self._settings_of_other_datasets():
+            if getattr(self, name) != defaults[name]:
+                raise ValueError(f"{name} has no effect on the data set {self.dataset!r}; remove it")
         changed = [name for name in unused if getattr(self, name) != defaults[name]]
         if changed:
             place = "belongs to experiments with a recipe" if self.recipe is None else "has no effect beside a recipe"
             raise ValueError(f"{changed[0]} {place}; remove it{'' if self.recipe is None else ' or set it in the recipe'}")
+
+    def _settings_of_other_datasets(self) -> list[str]:
+        own = DATASET_SETTINGS.get(self.dataset, ())
+        return [name for names in DATASET_SETTINGS.values() for name in names if name not in own]
 
     @classmethod
     def from_toml(cls, path: Path) -> Self:
@@ -136,9 +161,10 @@ class Experiment:
         """All settings that mean something here, defaults included."""
         settings = {**asdict(self), "network": self.network.to_dict()}
         if self.recipe is None:
-            optional = ("recipe", "selection_epochs", *(("kmeans_images",) if self.kmeans_images is None else ()))
-            return {name: value for name, value in settings.items() if name not in optional}
-        unused = ("decorrelation", "feature_norm", "tolerance", "precision")
+            unused = ("recipe", "selection_epochs", *(("kmeans_images",) if self.kmeans_images is None else ()))
+        else:
+            unused = ("decorrelation", "feature_norm", "tolerance", "precision")
+        unused = (*unused, *self._settings_of_other_datasets())
         return {name: value for name, value in settings.items() if name not in unused}
 
     def kept(self, count: int) -> int:
@@ -167,7 +193,8 @@ class SeedReport:
 
 def read_data(experiment: Experiment, folder: Path) -> tuple[LabelledImages, LabelledImages]:
     """Training and test set, which must suit the experiment."""
-    train, test = READERS[experiment.dataset](folder)
+    settings = {name: getattr(experiment, name) for name in DATASET_SETTINGS.get(experiment.dataset, ())}
+    train, test = READERS[experiment.dataset](folder, **settings)
     if not 0 < experiment.kept(len(train.labels)) < len(train.labels):
         raise ValueError(f"validation = {experiment.validation} leaves no image on one side of {len(train.labels)}; change it")
     channels, wanted = train.images.shape[1], experiment.network.in_channels

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from sckn.clock import Clock
-from sckn.data.cifar10 import LabelledImages
+from sckn.data.labelled import LabelledImages
 from sckn.files import remove_leftovers, written_whole
 from sckn.linear import best_exponent
 from sckn.model import KernelModel

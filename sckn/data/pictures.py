@@ -1,0 +1,44 @@
+"""One image file, in any of the usual formats, as RGB bytes of one size."""
+
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+__all__ = ["read_picture"]
+
+# Pillow knows more, but some of these start other programs (EPS), and few hold images to learn from.
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+MOST_PIXELS = 2**26  # a small file can unpack to an image that fills the memory
+
+
+def read_picture(path: Path, size: int) -> np.ndarray:
+    """The image (3, size, size): upright by its EXIF orientation, over white where it is transparent, resized as a whole.
+
+    What is not square is stretched, so that nothing is cut off. An image that cannot be read is a ValueError with the reason
+    alone. Pillow may also warn.
+    """
+    try:
+        with Image.open(path, formats=FORMATS) as image:
+            if image.width * image.height > MOST_PIXELS:
+                raise ValueError(f"{image.width} x {image.height} pixels are too many")
+            upright = ImageOps.exif_transpose(image)
+            resized = _rgb(upright).resize((size, size), Image.Resampling.BICUBIC)
+            return np.asarray(resized).transpose(2, 0, 1)
+    except UnidentifiedImageError:
+        raise ValueError("not an image of a known format") from None
+    except Exception as error:  # Pillow raises almost anything at damaged files: SyntaxError, struct.error, KeyError, ...
+        reason = " ".join(str(error).split())[:100]
+        raise ValueError(reason or type(error).__name__) from None
+
+
+def _rgb(image: Image.Image) -> Image.Image:
+    if image.mode.startswith("I;16"):  # Pillow would cut off what does not fit into a byte
+        return Image.fromarray((np.asarray(image).astype(np.uint16) >> 8).astype(np.uint8)).convert("RGB")
+    if image.mode in ("I", "F"):
+        raise ValueError(f"pixels of the kind {image.mode} have no known range")
+    if image.has_transparency_data:
+        white = Image.new("RGBA", image.size, "white")
+        white.alpha_composite(image.convert("RGBA"))
+        return white.convert("RGB")
+    return image.convert("RGB")
