@@ -10,8 +10,9 @@ from sckn.model import KernelModel
 from sckn.network import CKN, NetworkConfig
 from sckn.nystrom import projection_coefficients, projection_residuals
 from sckn.training.recipe import Recipe
+from sckn.training.runs import RunFolder
 from sckn.training.sphere import SphereSGD
-from sckn.training.supervised import train_supervised
+from sckn.training.supervised import TrainingDivergedError, TrainingResult, train_supervised
 from sckn.training.unsupervised import encode, encoded_batches, fit_unsupervised
 
 __version__ = "0.1.0.dev0"
@@ -28,7 +29,10 @@ __all__ = [
     "LayerConfig",
     "NetworkConfig",
     "Recipe",
+    "RunFolder",
     "SphereSGD",
+    "TrainingDivergedError",
+    "TrainingResult",
     "encode",
     "encoded_batches",
     "exact_kernel_matrix",

@@ -20,7 +20,8 @@ LOSSES: dict[LossName, Loss] = {"squared_hinge": SquaredHinge(), "logistic": Log
 
 @dataclass(frozen=True)
 class Recipe:
-    """The settings of `train_supervised`.
+    """The settings of `train_supervised`. One that belongs to what is not in use, such as `reactivation` without an active
+    set, is ignored.
 
     Parameters
     ----------
@@ -31,7 +32,7 @@ class Recipe:
     loss: "squared_hinge", "logistic" or "square".
     weights: W is found by the convex "solver" after each epoch, or learned in the same steps by "sgd".
     solver: "lbfgs" or "miso". solver_tolerance: its relative gradient.
-    weights_learning_rate: of W, with weights = "sgd".
+    weights_learning_rate: of W, with weights = "sgd". closing_fit: then the solver finds W after the last epoch.
     alpha_learning_rate: of log(alpha), where a kernel's alpha is learnable.
     active_set: a sample whose loss has no gradient is left out until `reactivation`, the part of such samples that come
         back after each epoch, picks it.
@@ -52,6 +53,7 @@ class Recipe:
     solver: Solver = "lbfgs"
     solver_tolerance: float = 1e-3
     weights_learning_rate: float = 1e-3
+    closing_fit: bool = False
     alpha_learning_rate: float = 1e-2
     active_set: bool = True
     reactivation: float = 0.1
@@ -74,6 +76,7 @@ class Recipe:
             "solver": one_of("solver", self.solver, get_args(Solver)),
             "solver_tolerance": real_number("solver_tolerance", self.solver_tolerance, above=0),
             "weights_learning_rate": real_number("weights_learning_rate", self.weights_learning_rate, above=0),
+            "closing_fit": true_or_false("closing_fit", self.closing_fit),
             "alpha_learning_rate": real_number("alpha_learning_rate", self.alpha_learning_rate, above=0),
             "active_set": true_or_false("active_set", self.active_set),
             "reactivation": real_number("reactivation", self.reactivation, least=0, below=1 + 1e-9),

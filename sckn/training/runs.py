@@ -53,6 +53,7 @@ class RunFolder:
     def __init__(self, path: Path, config: dict[str, Any], writer_class: Any = None) -> None:
         self.path, self.config = path, config
         self._writer_class, self._writer = writer_class, None
+        self._seconds: dict[str, float] = {}
 
     @classmethod
     def open(cls, path: str | Path, config: dict[str, Any], *, resume: bool, tensorboard: bool = False) -> Self:
@@ -106,11 +107,17 @@ class RunFolder:
 
     def record(self, record: EpochRecord) -> None:
         """Add the figures of an epoch; they are on the disk when this returns."""
+        if self._seconds:
+            record, self._seconds = {**record, "seconds": self._seconds | record["seconds"]}, {}
         with self._saving(self._metrics):
             append_line(self._metrics, json.dumps(_finite(record), allow_nan=False))
         if self._writer_class is not None:
             with self._saving(self.path / "tensorboard"):
                 self._show(record)
+
+    def add_seconds(self, phase: str, seconds: float) -> None:
+        """What was spent on the training before its next record, which will say so."""
+        self._seconds[phase] = seconds
 
     def save_best(self, model: KernelModel) -> None:
         """Keep the best model so far."""

@@ -30,7 +30,7 @@ class SphereSGD(Optimizer):
     Parameters
     ----------
     params, lr, momentum, dampening, nesterov, maximize: as in torch.optim.SGD; lr may be a tensor, too.
-    weight_decay: as there, without effect on the sphere, where the penalty is constant.
+    weight_decay: as there, or a tensor, without effect on the sphere, where the penalty is constant.
     preconditioner: Q (d, d), symmetric positive definite, with d numbers a row; usually given by parameter group.
     sphere: False for groups of free parameters, such as a kernel's log(alpha): plain SGD.
     """
@@ -41,7 +41,7 @@ class SphereSGD(Optimizer):
         lr: float | Tensor = 1e-3,
         momentum: float = 0.0,
         dampening: float = 0.0,
-        weight_decay: float = 0.0,
+        weight_decay: float | Tensor = 0.0,
         nesterov: bool = False,
         *,
         maximize: bool = False,
