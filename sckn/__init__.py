@@ -14,8 +14,7 @@ from sckn.training.runs import RunFolder
 from sckn.training.sphere import SphereSGD
 from sckn.training.supervised import TrainingDivergedError, TrainingResult, train_supervised
 from sckn.training.unsupervised import encode, encoded_batches, fit_unsupervised
-
-__version__ = "0.1.0.dev0"
+from sckn.version import __version__
 
 __all__ = [
     "CKN",
@@ -33,6 +32,7 @@ __all__ = [
     "SphereSGD",
     "TrainingDivergedError",
     "TrainingResult",
+    "__version__",
     "encode",
     "encoded_batches",
     "exact_kernel_matrix",
