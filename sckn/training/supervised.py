@@ -111,8 +111,8 @@ def train_supervised(
             raise ValueError(f"there are no images {name}")
     if samples.per_pixel and (recipe.flip or recipe.shift):
         raise ValueError("flip and shift move images, but not the targets of their pixels; set flip = False and shift = 0")
-    if not all(parameter.requires_grad for parameter in network.parameters()):
-        raise ValueError("a part of the network is frozen; call network.requires_grad_() to have it trained")
+    if not any(parameter.requires_grad for parameter in network.parameters()):
+        raise ValueError("all parameters of the network are frozen; network.requires_grad_() frees them")
     with precision(recipe.precision, like.device):
         store = store if processes.first else None
         saved = processes.broadcast(store.load_state() if store is not None else None)
