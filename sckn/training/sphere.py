@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from sckn.fused import rows as fused
+
 __all__ = ["SphereSGD", "sphere_direction"]
 
 
@@ -70,9 +72,21 @@ class SphereSGD(Optimizer):
                 loss = closure()
         for group in self.param_groups:
             for parameter in group["params"]:
-                if parameter.grad is not None:
+                if parameter.grad is not None and not self._updated_by_one_kernel(parameter, group):
                     self._update(parameter, group)
         return loss
+
+    def _updated_by_one_kernel(self, parameter: Tensor, group: dict[str, Any]) -> bool:
+        """Make the step on a GPU in one launch, if it is of the kind that training makes: the same as `_update`."""
+        momentum, gradient = self.state[parameter].get("momentum_buffer"), parameter.grad
+        rows = parameter.flatten(1) if parameter.dim() > 1 else parameter
+        special = group["nesterov"] or group["maximize"] or group["dampening"] or group["preconditioner"] is not None
+        if special or not group["sphere"] or momentum is None or gradient is None or not isinstance(group["lr"], Tensor):
+            return False
+        if not (fused.applies(rows) and momentum.is_contiguous() and rows.data_ptr() == parameter.data_ptr()):
+            return False
+        fused.sphere_step(rows, gradient.contiguous(), momentum, group["lr"], group["momentum"])
+        return True
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """As for any optimiser; the state is copied, because steps change it in place."""
