@@ -12,6 +12,8 @@ PACKAGE = Path(sckn.__file__).parent
 # From the bottom up; a module imports nothing from a higher row. A package stands for those of its modules not named.
 LAYERS = (
     ("settings", "files", "clock", "fused", "precision", "processes"),
+    ("superres.colour", "superres.imresize", "superres.picture", "superres.quality"),
+    ("superres.photos",),
     ("kernels", "pooling", "patches", "images", "data", "training.sphere"),
     ("inverse_root", "kmeans", "results"),
     ("nystrom", "features", "losses"),
@@ -22,6 +24,7 @@ LAYERS = (
     ("model",),
     ("gram", "checkpoint", "training.unsupervised"),
     ("training",),
+    ("superres",),
     ("estimators", "demo"),
     ("cli",),
     ("__main__",),
