@@ -9,6 +9,7 @@ from sckn.layer import KernelLayer, LayerConfig
 from sckn.model import KernelModel
 from sckn.network import CKN, NetworkConfig
 from sckn.nystrom import projection_coefficients, projection_residuals
+from sckn.superres.upscaler import Upscaler, UpscalerConfig
 from sckn.training.recipe import Recipe
 from sckn.training.sphere import SphereSGD
 from sckn.training.supervised import train_supervised
@@ -29,6 +30,8 @@ __all__ = [
     "NetworkConfig",
     "Recipe",
     "SphereSGD",
+    "Upscaler",
+    "UpscalerConfig",
     "encode",
     "encoded_batches",
     "exact_kernel_matrix",

@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-__all__ = ["AnyImage", "Picture"]
+__all__ = ["AnyImage", "Picture", "tensor_of"]
 
 AnyImage = Tensor | np.ndarray | Image.Image
 
@@ -40,7 +40,7 @@ class Picture:
         elif isinstance(image, np.ndarray):
             picture = _from_array(image)
         elif isinstance(image, Tensor):
-            picture = cls(image.detach()[None] if image.dim() == 2 else image.detach(), 0, _grey(image))
+            picture = cls(image.detach()[None] if image.dim() == 2 else image.detach(), 0, _as_tensor(image))
         else:
             raise TypeError(f"expected an image as a numpy array, a tensor or one of Pillow, got {type(image).__name__}")
         return replace(picture, peak=_checked_peak(picture.pixels))
@@ -91,19 +91,24 @@ def _checked_peak(pixels: Tensor) -> float:
     return 1.0
 
 
-def _grey(image: Tensor) -> Callable[[Tensor], Tensor]:
+def _as_tensor(image: Tensor) -> Callable[[Tensor], Tensor]:
     """A tensor (H, W) comes back as one."""
-    return (lambda pixels: pixels[0]) if image.dim() == 2 else (lambda pixels: pixels)
+    return (lambda pixels: pixels[0].contiguous()) if image.dim() == 2 else (lambda pixels: pixels.contiguous())
+
+
+def tensor_of(array: np.ndarray) -> Tensor:
+    """Of any array of numbers that torch knows: in the byte order of the machine, not read-only, nowhere backwards."""
+    native = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
+    try:
+        return torch.from_numpy(native if native.flags.writeable else native.copy())
+    except TypeError:
+        raise ValueError(f"expected pixels in bytes (uint8), 16 bits (uint16) or floating point, got {array.dtype}") from None
 
 
 def _from_array(image: np.ndarray) -> Picture:
     if image.ndim not in (2, 3):
         raise ValueError(f"expected an array (H, W) or (H, W, c), got {image.shape}")
-    native = np.ascontiguousarray(image, dtype=image.dtype.newbyteorder("="))
-    try:
-        tensor = torch.from_numpy(native if native.flags.writeable else native.copy())
-    except TypeError:
-        raise ValueError(f"expected pixels in bytes (uint8), 16 bits (uint16) or floating point, got {image.dtype}") from None
+    tensor = tensor_of(image)
     if tensor.dim() == 2:
         return Picture(tensor[None], 0, lambda pixels: pixels[0].numpy())
     return Picture(tensor.permute(2, 0, 1), 0, lambda pixels: pixels.permute(1, 2, 0).contiguous().numpy())
