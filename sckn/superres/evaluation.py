@@ -20,7 +20,7 @@ from sckn.superres.imresize import imresize
 from sckn.superres.photos import photo_files, read_luminance
 from sckn.superres.quality import psnr, ssim
 
-__all__ = ["EvaluationReport", "ImageReport", "Quality", "evaluate_upscaling", "measure_upscaling"]
+__all__ = ["EvaluationReport", "ImageReport", "Quality", "evaluate_upscaling", "mean_quality", "measure_upscaling"]
 
 # Luminance (h, w) in float64 from 0 to 255, not rounded -> (scale h, scale w).
 Upscale = Callable[[Tensor], Tensor]
@@ -54,12 +54,12 @@ class EvaluationReport:
     @property
     def quality(self) -> Quality:
         """The mean of the method."""
-        return _mean([image.quality for image in self.images])
+        return mean_quality([image.quality for image in self.images])
 
     @property
     def bicubic(self) -> Quality:
         """The mean of bicubic interpolation."""
-        return _mean([image.bicubic for image in self.images])
+        return mean_quality([image.bicubic for image in self.images])
 
     def to_dict(self) -> dict[str, Any]:
         """A form for JSON, the means included."""
@@ -115,5 +115,6 @@ def cropped_to_multiple(image: Tensor, scale: int) -> Tensor:
     return image[..., :height, :width]
 
 
-def _mean(qualities: list[Quality]) -> Quality:
+def mean_quality(qualities: list[Quality]) -> Quality:
+    """The mean of the figures, not the figure of a mean error."""
     return Quality(mean(quality.psnr for quality in qualities), mean(quality.ssim for quality in qualities))

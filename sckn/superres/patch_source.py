@@ -19,7 +19,7 @@ from sckn.superres.evaluation import cropped_to_multiple
 from sckn.superres.imresize import imresize
 from sckn.superres.upscaler import UpscalerConfig
 
-__all__ = ["PatchSource", "Units"]
+__all__ = ["PatchSource", "Units", "target_side"]
 
 SYMMETRIES = 8  # of the square
 DRAWN = 8192  # patches at a time, which bounds the memory for where their pixels lie
@@ -65,8 +65,7 @@ class PatchSource:
     ) -> None:
         self.config, self.patch, self.margin = config, whole_number("patch", patch), margin
         self.fine = config.scale if config.low_resolution else 1  # pixels of a target along a side of a pixel seen
-        if patch <= 2 * margin:
-            raise ValueError(f"patch must be larger than {2 * margin} pixels, which the network loses, got {patch}")
+        self.side = target_side(patch, margin)
         if not photos:
             raise ValueError("there are no photographs to draw patches from")
         details, lost = [], []
@@ -96,21 +95,26 @@ class PatchSource:
         place -= torch.where(photo > 0, self.ends[photo - 1], 0)
         columns = self.details.widths[photo] - self.patch + 1
         top, left = place // columns, place % columns
-        size = (self.patch - 2 * self.margin) * self.fine
-        outputs, side = self.config.outputs, self.patch - 2 * self.margin
         inputs = torch.empty(count, 1, self.patch, self.patch, device=self.details.values.device)
-        targets = torch.empty(count, outputs, side, side, device=inputs.device)
+        targets = torch.empty(count, self.config.outputs, self.side, self.side, device=inputs.device)
         for start in range(0, count, DRAWN):
             part = slice(start, start + DRAWN)
             corner = top[part], left[part]
             seen = self.details.patches(photo[part], *corner, self.patch) / self.units.detail
             inner = [self.fine * (edge + self.margin) for edge in corner]
-            lost = self.lost.patches(photo[part], inner[0], inner[1], size) / self.units.target
+            lost = self.lost.patches(photo[part], inner[0], inner[1], self.fine * self.side) / self.units.target
             for symmetry in range(SYMMETRIES):  # places are random: every eighth patch is a random one
                 inputs[part][symmetry::SYMMETRIES] = turned(seen[symmetry::SYMMETRIES], symmetry)
                 turned_lost = turned(lost[symmetry::SYMMETRIES], symmetry)
                 targets[part][symmetry::SYMMETRIES] = F.pixel_unshuffle(turned_lost, self.fine)
         return inputs, targets
+
+
+def target_side(patch: int, margin: int) -> int:
+    """What a network that loses `margin` pixels on each side leaves of a patch, if anything."""
+    if patch <= 2 * margin:
+        raise ValueError(f"patch must be larger than {2 * margin} pixels, which the network loses, got {patch}")
+    return patch - 2 * margin
 
 
 def degraded(photo: Tensor, config: UpscalerConfig) -> tuple[Tensor, Tensor]:
