@@ -20,7 +20,7 @@ from sckn.network import CKN, NetworkConfig
 from sckn.settings import true_or_false
 from sckn.superres.upscaler import Upscaler, UpscalerConfig
 
-__all__ = ["CheckpointError", "Content", "load", "load_network", "read_tensors", "save", "write_tensors"]
+__all__ = ["CheckpointError", "Content", "load", "load_network", "load_upscaler", "read_tensors", "save", "write_tensors"]
 
 FORMAT = "sckn"
 FORMAT_VERSION = 1
@@ -82,6 +82,16 @@ def load_network(source: str | Path, device: torch.device | str = "cpu") -> CKN:
         raise CheckpointError(
             f"{source} holds a network with its linear model, but the network alone is needed here; "
             "read it with sckn.load and give the .network of what that returns"
+        )
+    return model
+
+
+def load_upscaler(source: str | Path, device: torch.device | str = "cpu") -> Upscaler:
+    """Read an upscaler; `load` for where nothing else will do."""
+    model = load(source, device)
+    if not isinstance(model, Upscaler):
+        raise CheckpointError(
+            f"{source} holds a {type(model).__name__}, but an Upscaler is needed here; train one on photographs"
         )
     return model
 

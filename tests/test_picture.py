@@ -7,6 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
+from sckn.superres.colour import luminance
 from sckn.superres.picture import Picture
 
 RANDOM = np.random.RandomState(0)
@@ -121,3 +122,10 @@ def test_what_is_no_image(image: Any, sentence: str) -> None:
 def test_what_is_of_no_known_kind() -> None:
     with pytest.raises(TypeError, match="got list"):
         Picture.of([[1, 2], [3, 4]])  # pyright: ignore[reportArgumentType]
+
+
+def test_luminance_in_bands() -> None:
+    image = array(300, 4, 4)
+    expected = luminance(torch.from_numpy(image[..., :3]).permute(2, 0, 1).float())
+    assert torch.allclose(Picture.of(image).luminance(), expected)
+    assert torch.equal(Picture.of(image[..., :2]).luminance(), torch.from_numpy(image[..., 0]).float())

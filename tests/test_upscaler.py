@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from sckn import CKN, CheckpointError, KernelModel, LayerConfig, NetworkConfig, load, save
-from sckn.checkpoint import read_tensors, write_tensors
+from sckn.checkpoint import load_upscaler, read_tensors, write_tensors
 from sckn.superres.colour import rgb_to_ycbcr, ycbcr_to_rgb
 from sckn.superres.detail import without_local_mean
 from sckn.superres.imresize import imresize
@@ -133,6 +133,12 @@ def test_luminance_comes_back_as_it_came() -> None:
     assert tensor.dtype == torch.float32
     assert np.allclose(tensor.numpy(), result, atol=1e-2)
     assert result.min() < 0 or result.max() > 255 or not np.array_equal(result, result.round())
+
+
+def test_half_precision_keeps_the_grey_levels() -> None:
+    y = 255 * torch.rand(20, 20)
+    exact = upscaler(weight=0).upscale_luminance(y)
+    assert torch.equal(upscaler(weight=0).to(torch.bfloat16).upscale_luminance(y), exact)
 
 
 def test_three_by_the_way_of_the_paper_and_directly() -> None:
@@ -257,6 +263,9 @@ def test_what_was_saved_comes_back(tmp_path: Path, scale: int, low_resolution: b
     assert again.config == model.config
     y = 255 * torch.rand(12, 12)
     assert torch.equal(again.upscale_luminance(y), model.upscale_luminance(y))
+    assert load_upscaler(tmp_path / "upscaler.safetensors").config == model.config
+    with pytest.raises(CheckpointError, match=r"model\.safetensors holds a KernelModel, but an Upscaler is needed"):
+        load_upscaler(save(model.model, tmp_path / "model.safetensors"))
 
 
 @pytest.mark.parametrize(

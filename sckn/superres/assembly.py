@@ -7,11 +7,9 @@ from torch import Tensor
 
 from sckn.superres.colour import rgb_to_ycbcr, ycbcr_to_rgb
 from sckn.superres.imresize import Taps, resample, resize_taps
-from sckn.superres.picture import Picture
+from sckn.superres.picture import BAND, Picture
 
 __all__ = ["assembled"]
-
-BAND = 128  # rows at a time, so that numbers in floating point are held for a few rows only
 
 
 def assembled(picture: Picture, luminance: Tensor, size: tuple[int, int]) -> Tensor:

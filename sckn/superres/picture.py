@@ -9,13 +9,16 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-__all__ = ["AnyImage", "Picture", "tensor_of"]
+from sckn.superres.colour import luminance
+
+__all__ = ["BAND", "AnyImage", "Picture", "tensor_of"]
 
 AnyImage = Tensor | np.ndarray | Image.Image
 
 MODES = ("1", "L", "LA", "I;16", "I;16L", "I;16B", "P", "PA", "RGB", "RGBA")
 EXIF_SIZE = {40962: 0, 40963: 1}  # width and height of the picture, in the table of EXIF's own tags
 EXIF_IFD = 34665
+BAND = 128  # rows that are held in floating point at a time
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,14 @@ class Picture:
         if part.dtype == torch.uint16:  # which torch can do little with
             part = part.to(torch.int32)
         return part.float() * (255 / self.peak)
+
+    def luminance(self) -> Tensor:
+        """Y (H, W) from 0 to 255 in float32, not rounded; of a grey picture its pixels."""
+        result = torch.empty(self.size, device=self.pixels.device)
+        for top in range(0, len(result), BAND):
+            rows = slice(top, top + BAND)
+            result[rows] = luminance(self.levels(rows, slice(0, self.colours)))
+        return result
 
     def from_levels(self, levels: Tensor) -> Tensor:
         """Pixels of this kind from values from 0 to 255, rounded where they are whole numbers, and clipped."""

@@ -22,7 +22,6 @@ from sckn.network import NetworkConfig
 from sckn.settings import real_number, true_or_false, whole_number
 from sckn.superres import detail
 from sckn.superres.assembly import assembled
-from sckn.superres.colour import luminance
 from sckn.superres.imresize import SUPPORT, imresize
 from sckn.superres.picture import AnyImage, Picture, tensor_of
 from sckn.superres.tiles import count_tiles, cover
@@ -127,7 +126,8 @@ class Upscaler(nn.Module):
         height, width = (config.scale * (side - 2 * self.context) for side in images.shape[2:])
         interpolated = imresize(images, config.scale)
         seen = images if config.low_resolution else interpolated
-        lost = self.model(detail.without_local_mean(seen) / config.detail_unit)
+        # a model in half precision sees detail so; the luminance itself would lose grey levels
+        lost = self.model((detail.without_local_mean(seen) / config.detail_unit).to(self.model.weights.dtype))
         lost = F.pixel_shuffle(lost, config.scale) if config.low_resolution else lost
         return _middle(interpolated, height, width) + _middle(lost, height, width)
 
@@ -178,12 +178,12 @@ class Upscaler(nn.Module):
     @torch.no_grad()
     def _one_pass(self, small: Tensor, side: int, bar: tqdm) -> Tensor:
         height, width = small.shape
-        like = self.model.weights
-        dtype = torch.promote_types(like.dtype, torch.float32)
+        device = self.model.weights.device
+        dtype = torch.promote_types(self.model.weights.dtype, torch.float32)
         large = torch.empty(self.scale * height, self.scale * width, dtype=dtype, device=small.device)
         with evaluating(self):
             for tile in cover(height, width, side):
-                part = tile.cut(small, self.context).to(like)[None, None]
+                part = tile.cut(small, self.context)[None, None].to(device, dtype)
                 large[tile.place(self.scale)] = self(part)[0, 0].to(large)
                 bar.update()
         return large
@@ -202,7 +202,7 @@ class Upscaler(nn.Module):
 
     # -- images -------------------------------------------------------------------------------------------------------
 
-    def upscale(self, image: Image, factor: float | None = None, *, memory_gib: float = 0.5, progress: bool = False) -> Image:
+    def upscale(self, image: Image, factor: float | None = None, *, memory_gib: float = 0.5, progress: bool = True) -> Image:
         """Make an image larger; the result is of the same kind.
 
         The model does the luminance, bicubic interpolation the colours and alpha. Besides the image and the result this
@@ -217,8 +217,7 @@ class Upscaler(nn.Module):
         """
         picture = Picture.of(image)
         factor = self._checked_factor(factor)
-        small = luminance(picture.levels(channels=slice(0, picture.colours)))
-        large = self._passes(small, factor, memory_gib, progress)
+        large = self._passes(picture.luminance(), factor, memory_gib, progress)
         return picture.restored(assembled(picture, large.float(), _enlarged(picture.size, factor)))
 
 
