@@ -4,7 +4,6 @@ python experiments/bicubic.py --data FOLDER       # FOLDER holds Set5, Set14 and
 """
 
 import argparse
-from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
 
@@ -34,7 +33,7 @@ def main() -> None:
         measured = evaluate_upscaling(settings.data / name, scale).bicubic
         equal = (round(measured.psnr, 2), round(measured.ssim, 4)) == (psnr, ssim)
         print(f"x{scale}      {name:5} {measured.psnr:7.2f} {psnr:8.2f}  {measured.ssim:7.4f} {ssim:8.4f}")
-        sets.append({"scale": scale, "set": name, **asdict(measured), "as_printed": equal})
+        sets.append({"scale": scale, "set": name, **measured.to_dict(), "as_printed": equal})
     path = write_result(
         settings.results,
         name="superres-bicubic",

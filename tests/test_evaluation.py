@@ -1,8 +1,9 @@
 """The protocol: what is cropped, rounded and averaged; with the real photographs, the figures that the paper prints."""
 
+import json
+import math
 import os
 import runpy
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -58,9 +59,16 @@ def test_a_folder_is_judged_beside_bicubic(folder: Path) -> None:
     assert len(lines) == 4
     assert f"{report.quality.psnr:.2f}" in lines[-1]
     content = report.to_dict()
-    assert content["mean"]["bicubic"] == asdict(report.bicubic)
+    assert content["mean"]["bicubic"] == {"psnr": report.bicubic.psnr, "ssim": report.bicubic.ssim}
     assert content["images"][0]["name"] == "a.png"
     assert evaluate_upscaling(folder, 2).quality == report.bicubic
+
+
+def test_equal_images_give_valid_json(tmp_path: Path) -> None:
+    Image.new("L", (20, 20), 90).save(tmp_path / "flat.png")
+    report = evaluate_upscaling(tmp_path, 2)
+    assert report.quality.psnr == math.inf
+    assert json.loads(json.dumps(report.to_dict(), allow_nan=False))["mean"]["quality"] == {"psnr": None, "ssim": 1.0}
 
 
 def test_what_cannot_be_judged(folder: Path, tmp_path: Path) -> None:

@@ -5,8 +5,9 @@ to bytes; as many pixels as the factor are cut on each side before PSNR and SSIM
 tables to the last digit.
 """
 
+import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -33,6 +34,10 @@ class Quality:
     psnr: float
     ssim: float
 
+    def to_dict(self) -> dict[str, float | None]:
+        """A form for JSON, which has no infinity: equal images have no PSNR there."""
+        return {"psnr": self.psnr if math.isfinite(self.psnr) else None, "ssim": self.ssim}
+
 
 @dataclass(frozen=True)
 class ImageReport:
@@ -41,6 +46,10 @@ class ImageReport:
     name: str
     quality: Quality
     bicubic: Quality
+
+    def to_dict(self) -> dict[str, Any]:
+        """A form for JSON."""
+        return {"name": self.name, "quality": self.quality.to_dict(), "bicubic": self.bicubic.to_dict()}
 
 
 @dataclass(frozen=True)
@@ -63,7 +72,8 @@ class EvaluationReport:
 
     def to_dict(self) -> dict[str, Any]:
         """A form for JSON, the means included."""
-        return {**asdict(self), "images": list(map(asdict, self.images)), "mean": asdict(self._mean_row())}
+        images = [image.to_dict() for image in self.images]
+        return {"folder": self.folder, "scale": self.scale, "images": images, "mean": self._mean_row().to_dict()}
 
     def table(self) -> str:
         """For people: one line an image, and the mean."""

@@ -5,7 +5,7 @@ evaluation, the final model; test sets play no part.
 """
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,7 @@ class UpscalingReport:
         """What a result file tells besides settings and machine."""
         qualities = {"validation": self.validation, "bicubic": self.bicubic}
         return {
-            **{name: None if quality is None else asdict(quality) for name, quality in qualities.items()},
+            **{name: None if quality is None else quality.to_dict() for name, quality in qualities.items()},
             "photos": self.photos,
             "last_epoch": self.history[-1],
             "phases": self.seconds,
