@@ -20,7 +20,7 @@ from sckn.superres.imresize import imresize
 from sckn.superres.tiles import count_tiles, cover
 from sckn.superres.upscaler import Upscaler, UpscalerConfig, upscaler_for
 
-LITTLE = 0.0006  # GiB: for tiles of a few dozen pixels with the networks here
+LITTLE = 0.001  # GiB: for tiles of a few dozen pixels with the networks here
 
 
 def upscaler(scale: int = 2, low_resolution: bool = False, layers: int = 3, weight: float = 10.0) -> Upscaler:
@@ -231,8 +231,10 @@ def test_what_it_refuses(arguments: tuple[Any, ...], sentence: str) -> None:
 
 
 def test_too_little_memory_says_how_much_is_needed() -> None:
-    with pytest.raises(ValueError, match="memory_gib = 1e-05 is too little for this model; give at least 0"):
+    with pytest.raises(ValueError, match="memory_gib = 1e-05 is too little for this model; give at least 0") as refused:
         upscaler().upscale(photo(9, 9, 3), memory_gib=1e-5)
+    enough = float(str(refused.value).split()[-1])
+    assert upscaler().upscale(photo(9, 9, 3), memory_gib=enough).shape == (18, 18, 3)
     with pytest.raises(ValueError, match="memory_gib must be a number above 0"):
         upscaler().upscale(photo(9, 9, 3), memory_gib=0)
 

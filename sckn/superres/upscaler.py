@@ -32,8 +32,8 @@ Image = TypeVar("Image", bound=AnyImage)
 Luminance = TypeVar("Luminance", Tensor, np.ndarray)
 
 CUBIC_REACH = math.ceil(SUPPORT / 2)  # pixels on each side that interpolation looks at
-# Maps as large as the largest that a layer holds at one time: its input, its output and what is between.
-MAPS_AT_A_TIME = 6
+# Maps as large as the largest that a layer holds at a time: its input, its output, what is between, what convolutions need.
+MAPS_AT_A_TIME = 8
 # Pixels of the network's input along a side of a tile: larger tiles are not faster, smaller ones are mostly overlap.
 LARGEST_TILE, SMALLEST_TILE = 512, 32
 
@@ -191,14 +191,14 @@ class Upscaler(nn.Module):
     def _tile_side(self, memory_gib: float) -> int:
         """Small pixels along a side of a tile, so that the work on it takes no more than this memory."""
         available = real_number("memory_gib", memory_gib, above=0) * 2**30
-        filters = max(layer.filters for layer in self.model.network.config.layers)
-        each = MAPS_AT_A_TIME * filters * self.model.weights.element_size()
+        numbers = max(layer.filters for layer in self.model.network.config.layers) + self.config.outputs
+        each = MAPS_AT_A_TIME * numbers * self.model.weights.element_size()  # bytes for a pixel of the network's input
         grid, least = self.config.grid, math.ceil(SMALLEST_TILE / self.config.grid)
-        side = min(math.isqrt(int(available / each)), LARGEST_TILE) // grid - 2 * self.context
+        side = math.isqrt(int(available / each)) // grid - 2 * self.context
         if side < least:
-            needed = each * (grid * (least + 2 * self.context)) ** 2 / 2**30
-            raise ValueError(f"memory_gib = {memory_gib:g} is too little for this model; give at least {needed:.2g}")
-        return side
+            needed = each * (grid * (least + 2 * self.context + 1)) ** 2 / 2**30
+            raise ValueError(f"memory_gib = {memory_gib:g} is too little for this model; give at least {1.06 * needed:.2g}")
+        return min(side, LARGEST_TILE // grid)
 
     # -- images -------------------------------------------------------------------------------------------------------
 
