@@ -9,6 +9,7 @@ from sckn.layer import KernelLayer, LayerConfig
 from sckn.model import KernelModel
 from sckn.network import CKN, NetworkConfig
 from sckn.nystrom import projection_coefficients, projection_residuals
+from sckn.superres.upscaler import Upscaler, UpscalerConfig
 from sckn.training.recipe import Recipe
 from sckn.training.runs import RunFolder
 from sckn.training.sphere import SphereSGD
@@ -32,6 +33,8 @@ __all__ = [
     "SphereSGD",
     "TrainingDivergedError",
     "TrainingResult",
+    "Upscaler",
+    "UpscalerConfig",
     "__version__",
     "encode",
     "encoded_batches",

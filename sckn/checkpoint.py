@@ -5,6 +5,7 @@ Loading reads numbers and JSON and executes nothing.
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,8 +18,9 @@ from sckn.files import written_whole
 from sckn.model import KernelModel
 from sckn.network import CKN, NetworkConfig
 from sckn.settings import true_or_false
+from sckn.superres.upscaler import Upscaler, UpscalerConfig
 
-__all__ = ["CheckpointError", "Content", "load", "load_network", "read_tensors", "save", "write_tensors"]
+__all__ = ["CheckpointError", "Content", "load", "load_network", "load_upscaler", "read_tensors", "save", "write_tensors"]
 
 FORMAT = "sckn"
 FORMAT_VERSION = 1
@@ -30,29 +32,34 @@ class CheckpointError(ValueError):
     """The file is not a checkpoint that this version can read."""
 
 
-def save(model: CKN | KernelModel, path: str | Path) -> Path:
-    """Write a network, alone or with its linear model; a file that was there is replaced only once the new one is whole."""
-    network = model.network if isinstance(model, KernelModel) else model
-    config = json.dumps(network.config.to_dict())
-    NetworkConfig.from_dict(json.loads(config))  # refuses a kernel that could not be loaded again
+def save(model: CKN | KernelModel | Upscaler, path: str | Path) -> Path:
+    """Write a network, alone, with its linear model, or as an upscaler; a file that was there is replaced only once the new
+    one is whole."""
+    kind, description = type(model).__name__, {}
+    if isinstance(model, Upscaler):
+        description["upscaler"] = json.dumps(asdict(model.config))
+        model = model.model
     if isinstance(model, KernelModel):
-        description = {"config": config, "per_pixel": json.dumps(model.per_pixel)}
-        return write_tensors(path, "KernelModel", model.state_dict(), description)
-    return write_tensors(path, "CKN", model.state_dict(), {"config": config})
+        description["per_pixel"] = json.dumps(model.per_pixel)
+    network = model.network if isinstance(model, KernelModel) else model
+    description["config"] = json.dumps(network.config.to_dict())
+    NetworkConfig.from_dict(json.loads(description["config"]))  # refuses a kernel that could not be loaded again
+    return write_tensors(path, kind, model.state_dict(), description)
 
 
-def load(source: str | Path, device: torch.device | str = "cpu") -> CKN | KernelModel:
+def load(source: str | Path, device: torch.device | str = "cpu") -> CKN | KernelModel | Upscaler:
     """Read what `save` wrote, in eval mode, with the precision it was saved in."""
     path = Path(source)
-    kind, tensors, metadata = read_tensors(path, ("CKN", "KernelModel"))
+    kind, tensors, metadata = read_tensors(path, ("CKN", "KernelModel", "Upscaler"))
     try:
         config = NetworkConfig.from_dict(json.loads(metadata["config"]))
-        per_pixel = kind == "KernelModel" and true_or_false("per_pixel", json.loads(metadata["per_pixel"]))
+        per_pixel = kind != "CKN" and true_or_false("per_pixel", json.loads(metadata["per_pixel"]))
+        upscaler = UpscalerConfig(**json.loads(metadata["upscaler"])) if kind == "Upscaler" else None
     except UNREADABLE as error:
         raise CheckpointError(f"the description of the network in {path} cannot be read: {error}") from None
     with torch.device("meta"):  # no memory is taken for a config that asks for more than the file holds
         model = CKN(config)
-        if kind == "KernelModel":
+        if kind != "CKN":
             model = KernelModel(model, torch.empty(_weights_shape(tensors, config, per_pixel)), per_pixel=per_pixel)
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     if shapes != {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}:
@@ -60,6 +67,11 @@ def load(source: str | Path, device: torch.device | str = "cpu") -> CKN | Kernel
     if not all(tensor.is_floating_point() and bool(torch.isfinite(tensor).all()) for tensor in tensors.values()):
         raise CheckpointError(f"{path} holds weights that are no finite numbers; train or download the model again")
     model.load_state_dict(tensors, assign=True)
+    if upscaler is not None and isinstance(model, KernelModel):
+        try:
+            model = Upscaler(model, upscaler)
+        except ValueError as error:
+            raise CheckpointError(f"{path} holds an upscaler that cannot work: {error}") from None
     return model.to(device).eval()
 
 
@@ -70,6 +82,16 @@ def load_network(source: str | Path, device: torch.device | str = "cpu") -> CKN:
         raise CheckpointError(
             f"{source} holds a network with its linear model, but the network alone is needed here; "
             "read it with sckn.load and give the .network of what that returns"
+        )
+    return model
+
+
+def load_upscaler(source: str | Path, device: torch.device | str = "cpu") -> Upscaler:
+    """Read an upscaler; `load` for where nothing else will do."""
+    model = load(source, device)
+    if not isinstance(model, Upscaler):
+        raise CheckpointError(
+            f"{source} holds a {type(model).__name__}, but an Upscaler is needed here; train one on photographs"
         )
     return model
 

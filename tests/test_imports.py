@@ -12,6 +12,8 @@ PACKAGE = Path(sckn.__file__).parent
 # From the bottom up; a module imports nothing from a higher row. A package stands for those of its modules not named.
 LAYERS = (
     ("version", "settings", "files", "clock", "fused", "precision", "processes"),
+    ("superres.colour", "superres.detail", "superres.imresize", "superres.picture", "superres.quality"),
+    ("superres.assembly", "superres.photos", "superres.tiles"),
     ("kernels", "pooling", "patches", "images", "data", "training.sphere"),
     ("inverse_root", "kmeans", "results"),
     ("nystrom", "features", "losses"),
@@ -20,8 +22,10 @@ LAYERS = (
     ("layer",),
     ("network",),
     ("model",),
+    ("superres.upscaler",),
     ("gram", "checkpoint", "training.unsupervised"),
     ("training",),
+    ("superres",),
     ("estimators", "demo"),
     ("cli",),
     ("__main__",),

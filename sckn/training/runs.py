@@ -27,6 +27,7 @@ from sckn.checkpoint import UNREADABLE, CheckpointError, read_tensors, write_ten
 from sckn.files import append_line, remove_leftovers, written_whole
 from sckn.model import KernelModel
 from sckn.results import code_version, machine
+from sckn.superres.upscaler import Upscaler
 from sckn.training.curves import MissingPackageError, draw_curves
 from sckn.training.state import EpochRecord, TrainingState
 
@@ -131,7 +132,7 @@ class RunFolder:
         """The figures of all epochs, also of those before the run was resumed; what was not finite is None."""
         return [record for _, record in self._lines()]
 
-    def finish(self, model: KernelModel) -> None:
+    def finish(self, model: KernelModel | Upscaler) -> None:
         """Keep the final model; draw the curves, where matplotlib is installed."""
         final, curves = self.path / "model.safetensors", self.path / "curves.png"
         with self._saving(final):
