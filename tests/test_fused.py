@@ -118,7 +118,8 @@ def test_unit_rows_and_their_gradients(width: int) -> None:
 
 
 @pytest.mark.gpu
-def test_a_step_on_the_sphere_is_the_plain_one(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("clip", [None, 5.0])
+def test_a_step_on_the_sphere_is_the_plain_one(clip: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
     start = torch.randn(6, 4, 3, 3)
     fused, plain = torch.nn.Parameter(start.cuda()), torch.nn.Parameter(start.double())
     calls, step = [0], rows.sphere_step
@@ -128,7 +129,7 @@ def test_a_step_on_the_sphere_is_the_plain_one(monkeypatch: pytest.MonkeyPatch) 
         step(*arguments)  # pyright: ignore[reportArgumentType]
 
     monkeypatch.setattr(rows, "sphere_step", counting)
-    optimizers = [SphereSGD([p], lr=torch.tensor(0.1, device=p.device), momentum=0.9) for p in (fused, plain)]
+    optimizers = [SphereSGD([p], torch.tensor(0.1, device=p.device), momentum=0.9, clip=clip) for p in (fused, plain)]
     for _ in range(5):
         gradient = torch.randn_like(start)
         for parameter, optimizer in zip((fused, plain), optimizers, strict=True):

@@ -34,10 +34,10 @@ def unit_rows_gradient(rows: Tensor, gradient: Tensor) -> Tensor:
     return result
 
 
-def sphere_step(rows: Tensor, gradient: Tensor, momentum: Tensor, lr: Tensor, decay: float) -> None:
+def sphere_step(rows: Tensor, gradient: Tensor, momentum: Tensor, lr: Tensor, decay: float, clip: float) -> None:
     """The step of `SphereSGD` without preconditioner, in place: momentum times `decay`, plus the tangent part of the
-    gradient; rows less lr times it, back on the sphere; momentum carried to the new tangent space."""
-    _launch(_step, rows, gradient, momentum, lr, decay)
+    gradient, no longer than `clip`; rows less lr times it, back on the sphere; momentum carried to the new tangent space."""
+    _launch(_step, rows, gradient, momentum, lr, decay, clip)
 
 
 def _launch(kernel: Any, rows: Tensor, *others: Any) -> None:
@@ -71,14 +71,16 @@ if triton is not None:
         tl.store(result + place, (g - tl.sum(g * z, axis=0) * z) / length, mask=there)
 
     @triton.jit
-    def _step(rows, gradient, momentum, lr, decay, width, BLOCK: tl.constexpr):  # noqa: ANN001, ANN202
+    def _step(rows, gradient, momentum, lr, decay, clip, width, BLOCK: tl.constexpr):  # noqa: ANN001, ANN202
         column = tl.arange(0, BLOCK)
         place, there = tl.program_id(0).to(tl.int64) * width + column, column < width
         z = tl.load(rows + place, mask=there, other=0.0)
         z /= tl.sqrt(tl.sum(z * z, axis=0))
         g = tl.load(gradient + place, mask=there, other=0.0)
         m = tl.load(momentum + place, mask=there, other=0.0)
-        m = decay * m + g - tl.sum(z * g, axis=0) / tl.sum(z * z, axis=0) * z
+        g -= tl.sum(z * g, axis=0) / tl.sum(z * z, axis=0) * z
+        length = tl.sqrt(tl.sum(g * g, axis=0))
+        m = decay * m + g * tl.where(length > clip, clip / length, 1.0)
         z -= tl.load(lr) * m
         z /= tl.sqrt(tl.sum(z * z, axis=0))
         m -= tl.sum(z * m, axis=0) / tl.sum(z * z, axis=0) * z

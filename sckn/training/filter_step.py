@@ -79,7 +79,7 @@ class FilterStep:
         self._decay = self.weights.new_zeros(())
         filter_rate, alpha_rate, weights_rate = (rate for _, rate in self._rates)
         groups: list[dict[str, Any]] = [
-            {"params": [layer.filters], "lr": filter_rate, "preconditioner": Q}
+            {"params": [layer.filters], "lr": filter_rate, "preconditioner": Q, "clip": recipe.clip}
             for layer, Q in zip(layers, self.preconditioners, strict=True)
         ]
         alphas = [layer.log_alpha for layer in layers if layer.log_alpha is not None]

@@ -1,5 +1,6 @@
 """Stochastic gradient descent on the sphere, where the filters live (section 3.2 and appendix C)."""
 
+import math
 from collections.abc import Callable, Iterable
 from copy import deepcopy
 from typing import Any, overload
@@ -33,6 +34,7 @@ class SphereSGD(Optimizer):
     ----------
     params, lr, momentum, dampening, nesterov, maximize: as in torch.optim.SGD; lr may be a tensor, too.
     weight_decay: as there, or a tensor, without effect on the sphere, where the penalty is constant.
+    clip: the largest norm of a row's direction, to which longer ones are shortened; on the sphere alone.
     preconditioner: Q (d, d), symmetric positive definite, with d numbers a row; usually given by parameter group.
     sphere: False for groups of free parameters, such as a kernel's log(alpha): plain SGD.
     """
@@ -47,16 +49,20 @@ class SphereSGD(Optimizer):
         nesterov: bool = False,
         *,
         maximize: bool = False,
+        clip: float | None = None,
         preconditioner: Tensor | None = None,
         sphere: bool = True,
     ) -> None:
         for name, value in (("lr", lr), ("momentum", momentum), ("weight_decay", weight_decay)):
             if not value >= 0:
                 raise ValueError(f"{name} must not be negative, got {value}")
+        if clip is not None and not clip > 0:
+            raise ValueError(f"clip must be positive, or None, got {clip}")
         if nesterov and (momentum <= 0 or dampening != 0):
             raise ValueError("Nesterov momentum needs a positive momentum and no dampening")
         settings = {"lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay}
         settings |= {"nesterov": nesterov, "maximize": maximize, "preconditioner": preconditioner, "sphere": sphere}
+        settings |= {"clip": clip}
         super().__init__(params, settings)
 
     @overload
@@ -85,7 +91,8 @@ class SphereSGD(Optimizer):
             return False
         if not (fused.applies(rows) and momentum.is_contiguous() and rows.data_ptr() == parameter.data_ptr()):
             return False
-        fused.sphere_step(rows, gradient.contiguous(), momentum, group["lr"], group["momentum"])
+        clip = math.inf if group["clip"] is None else group["clip"]
+        fused.sphere_step(rows, gradient.contiguous(), momentum, group["lr"], group["momentum"], clip)
         return True
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -101,6 +108,9 @@ class SphereSGD(Optimizer):
         direction = gradient.view_as(Z) + group["weight_decay"] * Z  # pyright: ignore[reportOptionalMemberAccess]
         if on_sphere:
             direction = sphere_direction(Z, direction, group["preconditioner"])
+            if group["clip"] is not None:
+                norms = torch.linalg.vector_norm(direction, dim=1, keepdim=True)
+                direction = direction * (group["clip"] / norms).clamp_max(1)
         momentum = None
         if group["momentum"]:
             state = self.state[parameter]
