@@ -21,6 +21,7 @@ from sckn.settings import one_of
 
 __all__ = [
     "LinearModel",
+    "NormalEquations",
     "Solver",
     "best_exponent",
     "error_rate",
@@ -129,27 +130,59 @@ def fit_linear(
     return LinearModel(W, value, gradient, iterations, dual)
 
 
+class NormalEquations:
+    """X'X, X'Y and |Y|^2 of samples that come in batches: all that the closed form for the square loss needs.
+
+    In double, because in fp32 the products would not know a small lambda.
+
+    Parameters
+    ----------
+    width: d. outputs: columns of the targets. processes: those that share the samples.
+    """
+
+    def __init__(self, width: int, outputs: int, device: torch.device, processes: Processes = ALONE) -> None:
+        self.gram, self.moments, self.squares, self.count = (
+            torch.zeros(shape, dtype=torch.float64, device=device) for shape in ((width, width), (width, outputs), (), ())
+        )
+        self.processes = processes
+
+    def add(self, features: Tensor, targets: Tensor) -> None:
+        """Samples of this process: features (n, d), targets (n, outputs)."""
+        for X, Y in zip(features.split(ROWS), targets.split(ROWS), strict=True):
+            X, Y = X.double(), Y.double()
+            self.gram.addmm_(X.T, X)
+            self.moments.addmm_(X.T, Y)
+            self.squares += Y.square().sum()
+            self.count += len(X)
+
+    def solve(self, regularization: float) -> tuple[LinearModel, float]:
+        """The minimum, (X'X/n + lambda I) W = X'Y/n, and the mean loss there; W is in double."""
+        n = self.processes.sum(self.count)
+        gram, moments, squares = (self.processes.sum(part) / n for part in (self.gram, self.moments, self.squares))
+        W = _solve_ridge(gram, regularization, moments)
+        loss = float(squares - 2 * (W * moments).sum() + (W * (gram @ W)).sum()) / 2
+        gradient = torch.linalg.vector_norm(gram @ W - moments + regularization * W, dim=0)
+        size = torch.linalg.vector_norm(moments, dim=0).clamp_min(torch.finfo(W.dtype).tiny)
+        return LinearModel(W, loss + penalty(W, regularization), float((gradient / size).max()), 1), loss
+
+
 def _ridge(features: Tensor, targets: Tensor, regularization: float, n: int, processes: Processes) -> Tensor:
-    """The minimum for the square loss: (X'X/n + lambda I) W = X'Y/n, or the equal system of size n where n < d.
+    """The minimum for the square loss, by the equations above or by the equal system of size n where n < d.
 
     That other system is one of pairs of samples: only for a process that holds them all.
     """
-    X, Y = features, targets.double()
     if n < features.shape[1] and processes.count == 1:
-        X = X.double()
+        X, Y = features.double(), targets.double()
         return (X.T @ _solve_ridge(X @ X.T / n, regularization, Y / n)).to(features.dtype)
-    d = features.shape[1]
-    gram, moments = (torch.zeros(d, columns, dtype=torch.float64, device=X.device) for columns in (d, Y.shape[1]))
-    for start in range(0, len(X), ROWS):  # in double: in fp32 the products would not know a small lambda
-        rows = X[start : start + ROWS].double()
-        gram.addmm_(rows.T, rows)
-        moments.addmm_(rows.T, Y[start : start + ROWS])
-    return _solve_ridge(processes.sum(gram) / n, regularization, processes.sum(moments) / n).to(features.dtype)
+    equations = NormalEquations(features.shape[1], targets.shape[1], features.device, processes)
+    equations.add(features, targets)
+    return equations.solve(regularization)[0].weights.to(features.dtype)
 
 
 def _solve_ridge(gram: Tensor, regularization: float, right: Tensor) -> Tensor:
-    gram.diagonal().add_(regularization)
-    factor, failed = torch.linalg.cholesky_ex(gram)
+    factor, failed = torch.linalg.cholesky_ex(
+        gram + regularization * torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
+    )
     if bool(failed):
         raise ValueError(f"lambda = {regularization:.3g} is too small for these features; raise it")
     return torch.cholesky_solve(right, factor)

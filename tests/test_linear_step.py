@@ -13,11 +13,15 @@ from sckn.linear import penalty
 from sckn.network import CKN, NetworkConfig
 from sckn.precision import precision
 from sckn.training import linear_step
-from sckn.training.linear_step import LinearStep
+from sckn.training.linear_step import LinearStep, feature_batches
 from sckn.training.recipe import Recipe
 from sckn.training.samples import Samples
 
 LAMBDA = 0.03
+
+
+def features_of(net: CKN, given: Samples) -> torch.Tensor:
+    return torch.cat([features for features, _ in feature_batches(net, given, 1.0)])
 
 
 def network() -> CKN:
@@ -179,7 +183,7 @@ def test_images_are_encoded_in_pieces(chunk: int, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(linear_step, "ENCODED", chunk)
     net.register_forward_pre_hook(spy)  # pyright: ignore[reportArgumentType]
-    found = linear_step.features_of(net, given)
+    found = features_of(net, given)
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-12)
     assert sizes == [len(part) for part in torch.arange(30).split(chunk)]
     assert not found.requires_grad
@@ -189,7 +193,7 @@ def test_images_are_encoded_in_pieces(chunk: int, monkeypatch: pytest.MonkeyPatc
 def test_the_mode_of_the_network_stays(training: bool) -> None:
     net = network().train(training)
     given = samples(net)
-    linear_step.features_of(net, given)
+    features_of(net, given)
     assert net.training == training
 
 
@@ -212,5 +216,5 @@ def test_at_medium_precision_weights_are_judged_in_fp32() -> None:
     W = torch.randn(36, 3)
     with precision("medium", torch.device("cpu")):
         fit = step.judge(net, given, W)
-        X = linear_step.features_of(net, given).double().numpy() * 1.5
+        X = features_of(net, given).double().numpy() * 1.5
     assert fit.loss == pytest.approx(mean_loss("squared_hinge", rows(given), X @ W.double().numpy()), rel=1e-5)

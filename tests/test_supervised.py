@@ -585,6 +585,46 @@ def test_other_errors_are_not_taken_for_divergence(monkeypatch: pytest.MonkeyPat
         train(network(), CAREFUL)
 
 
+# -- new samples for each epoch ----------------------------------------------------------------------------------------
+
+
+def test_each_epoch_sees_its_samples() -> None:
+    """One epoch on the first, then one on others: as two trainings of an epoch, the second from the state of the first."""
+    images, labels = digits()
+    parts = [(images[start : start + COUNT], labels[start : start + COUNT]) for start in (0, 500)]
+    given = parts[0][0].clone(), parts[0][1].clone()
+    recipe = replace(CAREFUL, epochs=2, schedule="constant", active_set=False)
+    asked: list[int] = []
+
+    def renew(epoch: int) -> tuple[Tensor, Tensor]:
+        asked.append(epoch)
+        return parts[epoch]
+
+    settings: dict[str, Any] = {"regularization": LAMBDA, "progress": False}
+    store = Memory()
+    result = train_supervised(network(), *given, recipe=recipe, renew=renew, store=store, **settings)
+    assert asked == [1]
+    assert torch.equal(given[0], parts[0][0])  # what was given is left alone
+    store.states.pop()
+    second = train_supervised(network(), *parts[1], recipe=recipe, store=store, **settings)
+    assert torch.equal(second.model.weights, result.model.weights)
+    other = train_supervised(network(), *given, recipe=recipe, **settings)
+    assert not torch.equal(other.model.weights, result.model.weights)
+
+
+@pytest.mark.parametrize("change", [{"active_set": True}, {"schedule": "halving"}, {"solver": "miso"}])
+def test_renewal_is_refused_where_samples_are_remembered(change: dict[str, Any]) -> None:
+    recipe = replace(CAREFUL, **{"schedule": "cosine", "active_set": False, **change})
+    with pytest.raises(ValueError, match="renew needs"):
+        train(network(), recipe, renew=lambda epoch: digits())
+
+
+def test_renewed_samples_of_another_shape_are_refused() -> None:
+    recipe = replace(CAREFUL, schedule="cosine", active_set=False)
+    with pytest.raises(ValueError, match="renew gave images and targets of shapes"):
+        train(network(), recipe, renew=lambda epoch: digits())
+
+
 # -- the active set -------------------------------------------------------------------------------------------------------
 
 

@@ -37,7 +37,8 @@ class UpscalingExperiment:
     ----------
     name: of the result. dataset: "bsds500". network, recipe: what is trained, and how, with the square loss.
     scale: the factor. low_resolution: the network works on the small image (see `Upscaler`).
-    patch: side of the network's input in training. samples: how many such patches; the paper has 200,000.
+    patch: side of the network's input in training. samples: how many such patches in an epoch; the paper has 200,000 in all.
+    new_patches: others in each epoch.
     regularization: lambda, of features and targets scaled to mean squares that do not depend on the photographs.
     validation_photos: how many photographs are held out, evenly spread over all; 0 trains on all of them.
     validation_samples: patches of these, on which each epoch is judged.
@@ -53,6 +54,7 @@ class UpscalingExperiment:
     low_resolution: bool = False
     patch: int = 32
     samples: int = 200_000
+    new_patches: bool = False
     regularization: float = 1e-7
     validation_photos: int = 25
     validation_samples: int = 5000
@@ -69,6 +71,7 @@ class UpscalingExperiment:
             "name": file_name("name", self.name),
             "dataset": one_of("dataset", self.dataset, DATASETS),
             "low_resolution": true_or_false("low_resolution", self.low_resolution),
+            "new_patches": true_or_false("new_patches", self.new_patches),
             "regularization": real_number("regularization", self.regularization, above=0),
             **{name: whole_number(name, getattr(self, name), least) for name, least in LEAST.items()},
         }

@@ -23,13 +23,16 @@ from sckn.superres.patch_source import PatchSource, Units
 from sckn.superres.upscaler import Upscaler, UpscalerConfig
 from sckn.training.experiment import peak_memory
 from sckn.training.runs import RunFolder
-from sckn.training.supervised import EpochRecord, train_supervised
+from sckn.training.state import EpochRecord
+from sckn.training.supervised import train_supervised
 from sckn.training.unsupervised import fit_unsupervised
 
 __all__ = ["UpscalingReport", "held_out", "run_upscaling"]
 
 # Patches of validation are the same whatever the seed of a training, so that trainings can be compared.
 VALIDATION_SEED = 0
+# The seeds of a training's epochs lie so far apart.
+SEEDS = 1_000_003
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,9 @@ def run_upscaling(
         validation=None if validation is None else validation.draw(experiment.validation_samples, VALIDATION_SEED),
         seed=experiment.seed,
         store=store,
+        renew=(lambda epoch: source.draw(experiment.samples, experiment.seed + SEEDS * epoch))
+        if experiment.new_patches
+        else None,
     )
     clock.lap("training, this process")
     upscaler = in_grey_levels(result.model, experiment.upscaler, source.units)

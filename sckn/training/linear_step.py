@@ -1,22 +1,26 @@
 """Step (i) of the alternation: at fixed filters, features of all images and the convex problem in W, equation (7)."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from sckn.layer import evaluating
-from sckn.linear import LinearModel, fit_linear, penalty
+from sckn.linear import LinearModel, NormalEquations, fit_linear, penalty
+from sckn.losses import Square
 from sckn.model import feature_rows
 from sckn.network import CKN
 from sckn.precision import full_precision
 from sckn.training.recipe import Recipe
 from sckn.training.samples import Samples
 
-__all__ = ["Fit", "LinearStep"]
+__all__ = ["Fit", "LinearStep", "feature_batches"]
 
 ENCODED = 512  # images at a time
+
+Batches = Iterable[tuple[Tensor, Tensor]]  # features and targets
 
 
 @dataclass(frozen=True)
@@ -39,22 +43,25 @@ class LinearStep:
     @classmethod
     def for_filters(cls, network: CKN, samples: Samples, recipe: Recipe, regularization: float) -> "LinearStep":
         """With the scale that gives the features of this network the mean norm of the recipe."""
-        features = features_of(network, samples)
-        norms = torch.linalg.vector_norm(features.double(), dim=1)
-        totals = samples.processes.sum(torch.stack([norms.sum(), norms.new_tensor(float(len(norms)))]))
-        scale = float(recipe.feature_norm * totals[1] / totals[0]) if totals[0] > 0 else 1.0
-        return cls(recipe, regularization, scale)
+        total = torch.zeros(2, dtype=torch.float64, device=samples.images.device)
+        for features, _ in feature_batches(network, samples, 1.0):
+            norms = torch.linalg.vector_norm(features.double(), dim=1)
+            total += torch.stack([norms.sum(), norms.new_tensor(float(len(norms)))])
+        length, count = samples.processes.sum(total)
+        return cls(recipe, regularization, float(recipe.feature_norm * count / length) if length > 0 else 1.0)
 
     def fit(self, network: CKN, samples: Samples, start: LinearModel | None) -> Fit:
         """The minimum in W at these filters; features that are not finite give a NaN objective."""
-        features = features_of(network, samples).mul_(self.scale)
+        if isinstance(self.recipe.loss_function, Square):
+            return self._closed_form(network, samples)
+        batches = list(feature_batches(network, samples, self.scale))
+        features, targets = (torch.cat(parts) for parts in zip(*batches, strict=True))
         finite = samples.processes.sum((~torch.isfinite(features.sum())).float()) == 0
         if not bool(finite):
-            weights = features.new_zeros(features.shape[1], samples.targets.shape[1])
-            return Fit(LinearModel(weights, math.nan, math.nan, 0), math.nan, math.nan)
+            return _nothing(features.new_zeros(features.shape[1], targets.shape[1]))
         linear = fit_linear(
             features,
-            feature_rows(samples.targets, samples.per_pixel),
+            targets,
             self.regularization,
             loss=self.recipe.loss_function,
             initial=start,
@@ -62,40 +69,65 @@ class LinearStep:
             solver=self.recipe.solver,
             processes=samples.processes,
         )
-        return Fit(linear, *self._measured(_scores(features, linear.weights), samples))
+        return Fit(linear, *self._measured([(features, targets)], linear.weights, samples))
+
+    def _closed_form(self, network: CKN, samples: Samples) -> Fit:
+        """Of the square loss: features are not kept, because those of all pixels of all images may be too many."""
+        equations = None
+        for features, targets in feature_batches(network, samples, self.scale):
+            if equations is None:
+                sizes = features.shape[1], targets.shape[1]
+                equations = NormalEquations(*sizes, features.device, samples.processes)
+            equations.add(features, targets)
+        assert equations is not None  # there is always a batch
+        weights = samples.images.new_zeros(equations.moments.shape)
+        if not bool(torch.isfinite(samples.processes.sum(equations.gram.sum()))):
+            return _nothing(weights)
+        linear, loss = equations.solve(self.regularization)
+        linear = replace(linear, weights=samples.processes.same(linear.weights.to(weights.dtype)))
+        return Fit(linear, loss, math.sqrt(max(0.0, 2 * loss / weights.shape[1])))
 
     def judge(self, network: CKN, samples: Samples, weights: Tensor) -> Fit:
         """The objective, loss and error with these weights as they are."""
-        features = features_of(network, samples).mul_(self.scale)
-        loss, error = self._measured(_scores(features, weights), samples)
+        loss, error = self._measured(feature_batches(network, samples, self.scale), weights, samples)
         return Fit(LinearModel(weights, loss + penalty(weights, self.regularization), math.nan, 0), loss, error)
 
     def loss_at_zero(self, samples: Samples) -> float:
         """The objective for W = 0, which no sensible training exceeds."""
-        rows = feature_rows(samples.targets, samples.per_pixel)
-        return self._measured(torch.zeros_like(rows), samples)[0]
-
-    def _measured(self, scores: Tensor, samples: Samples) -> tuple[float, float]:
         targets = feature_rows(samples.targets, samples.per_pixel)
-        if not self.recipe.classifies:
-            wrong = (scores - targets).square().mean(dim=1)
-        elif targets.shape[1] == 1:
-            wrong = ((scores > 0) != (targets > 0))[:, 0]
-        else:
-            wrong = scores.argmax(dim=1) != targets.argmax(dim=1)
-        losses = self.recipe.loss_function(targets, scores).double().sum()
-        totals = samples.processes.sum(torch.stack([losses, wrong.double().sum(), losses.new_tensor(float(len(scores)))]))
+        nothing = targets.new_zeros(len(targets), 1)
+        return self._measured([(nothing, targets)], targets.new_zeros(1, targets.shape[1]), samples)[0]
+
+    def _measured(self, batches: Batches, weights: Tensor, samples: Samples) -> tuple[float, float]:
+        """Mean loss and error of the linear model on features and targets."""
+        totals = torch.zeros(3, dtype=torch.float64, device=weights.device)
+        for features, targets in batches:
+            with full_precision(features.device):
+                scores = features @ weights
+            if not self.recipe.classifies:
+                wrong = (scores - targets).square().mean(dim=1)
+            elif targets.shape[1] == 1:
+                wrong = ((scores > 0) != (targets > 0))[:, 0]
+            else:
+                wrong = scores.argmax(dim=1) != targets.argmax(dim=1)
+            losses = self.recipe.loss_function(targets, scores).double().sum()
+            totals += torch.stack([losses, wrong.double().sum(), losses.new_tensor(float(len(scores)))])
+        totals = samples.processes.sum(totals)
         loss, mean = (float(total / totals[2]) for total in totals[:2])
         return loss, 100 * mean if self.recipe.classifies else math.sqrt(mean)
 
 
-def _scores(features: Tensor, weights: Tensor) -> Tensor:
-    with full_precision(features.device):
-        return features @ weights
+def _nothing(weights: Tensor) -> Fit:
+    """Where features are not finite."""
+    return Fit(LinearModel(weights, math.nan, math.nan, 0), math.nan, math.nan)
 
 
-def features_of(network: CKN, samples: Samples) -> Tensor:
-    """What the linear model sees of all images, not scaled: (n, p h w), or (n h w, p) where it acts on pixels."""
+def feature_batches(network: CKN, samples: Samples, scale: float) -> Iterator[tuple[Tensor, Tensor]]:
+    """What the linear model sees, (n, p h w), or (n h w, p) where it acts on pixels, and its targets, batch by batch.
+
+    There is always one, if only an empty one, so that all processes know the sizes.
+    """
     with torch.no_grad(), evaluating(network):
-        maps = [network(batch) for batch in samples.images.split(ENCODED)]
-        return torch.cat([feature_rows(part, samples.per_pixel) for part in maps])
+        for images, targets in zip(samples.images.split(ENCODED), samples.targets.split(ENCODED), strict=True):
+            features = feature_rows(network(images), samples.per_pixel)
+            yield features.mul_(scale) if scale != 1 else features, feature_rows(targets, samples.per_pixel)

@@ -8,7 +8,8 @@ filters at fixed W (`filter_step.py`), and undoes an epoch that made things wors
 
 import math
 import warnings
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -69,6 +70,7 @@ def train_supervised(
     validation: tuple[Arrays, Arrays] | None = None,
     seed: int = 0,
     store: TrainingStore | None = None,
+    renew: Callable[[int], tuple[Arrays, Arrays]] | None = None,
     processes: Processes = ALONE,
     progress: bool = True,
 ) -> TrainingResult:
@@ -85,6 +87,9 @@ def train_supervised(
     validation: images and targets on which the error is measured after each epoch.
     seed: of the order of the samples, of the augmentation and of what is reactivated.
     store: keeps the state after each epoch; a training that was interrupted goes on from there.
+    renew: gives the images and targets of each epoch from the second (number 1) on, as many and as large as the first ones:
+        a training on more than fit in memory. Not with what remembers single samples or compares objectives: the active set,
+        schedule = "halving" and MISO.
     progress: show a bar, if standard error is a terminal.
 
     Example
@@ -102,6 +107,8 @@ def train_supervised(
     regularization = real_number("regularization", regularization, above=0)
     like = next(network.parameters())
     samples = Samples.checked(images, targets, like=like, classification=recipe.classifies, processes=processes)
+    if renew is not None:  # its own, because they will be overwritten
+        samples = replace(samples, images=samples.images.clone(), targets=samples.targets.clone())
     held_out = None
     if validation is not None:
         settings: dict[str, Any] = {"classification": recipe.classifies, "classes": samples.targets.shape[1]}
@@ -113,11 +120,13 @@ def train_supervised(
         raise ValueError("flip and shift move images, but not the targets of their pixels; set flip = False and shift = 0")
     if not any(parameter.requires_grad for parameter in network.parameters()):
         raise ValueError("all parameters of the network are frozen; network.requires_grad_() frees them")
+    if renew is not None and (recipe.active_set or recipe.schedule == "halving" or recipe.solver == "miso"):
+        raise ValueError('renew needs active_set = False, another schedule than "halving", and solver = "lbfgs" in the recipe')
     with precision(recipe.precision, like.device):
         store = store if processes.first else None
         saved = processes.broadcast(store.load_state() if store is not None else None)
         seed = whole_number("seed", seed, least=0)
-        training = _Alternation(network, samples, held_out, recipe, regularization, seed, saved)
+        training = _Alternation(network, samples, held_out, recipe, regularization, seed, saved, renew)
         return training.run(store, progress and processes.first)
 
 
@@ -133,8 +142,10 @@ class _Alternation:
         regularization: float,
         seed: int,
         saved: TrainingState | None,
+        renew: Callable[[int], tuple[Arrays, Arrays]] | None,
     ) -> None:
         self.network, self.samples, self.validation, self.recipe = network, samples, validation, recipe
+        self.renew = renew
         self.device = samples.images.device
         self.epoch = self.failures = 0
         self.at_zero = math.inf  # the objective for W = 0
@@ -214,6 +225,9 @@ class _Alternation:
 
     def _one_epoch(self) -> EpochRecord:
         clock, before = Clock(self.device), self.filter_step.snapshot()
+        if self.renew is not None and self.epoch:
+            self._fill_samples(*self.renew(self.epoch))
+            clock.lap("samples")
         fit = self._fit_of_an_epoch(clock)
         objective, halving = fit.linear.objective, self.recipe.schedule == "halving"
         diverged = not math.isfinite(objective) or (self._lost(objective) and not halving)
@@ -231,6 +245,18 @@ class _Alternation:
             self._report_divergence(objective)
         self.filter_step.end_epoch()
         return self._record(fit, accepted=accepted, clock=clock)
+
+    def _fill_samples(self, images: Arrays, targets: Arrays) -> None:
+        """In place, where a recorded step finds them."""
+        outputs, old = self.samples.targets.shape[1], self.samples
+        settings: dict[str, Any] = {"classification": self.recipe.classifies, "classes": outputs, "processes": old.processes}
+        new = Samples.checked(images, targets, like=old.images, **settings)
+        if new.images.shape != old.images.shape or new.targets.shape != old.targets.shape:
+            shapes = f"{tuple(new.images.shape)} and {tuple(new.targets.shape)}"
+            wanted = f"{tuple(old.images.shape)} and {tuple(old.targets.shape)}"
+            raise ValueError(f"renew gave images and targets of shapes {shapes}, but the first ones have {wanted}")
+        old.images.copy_(new.images)
+        old.targets.copy_(new.targets)
 
     def _lost(self, objective: float) -> bool:
         before, gained = self.linear.objective, self.at_zero - self.linear.objective
