@@ -1,4 +1,4 @@
-"""Checkpoints: one .safetensors file with the weights, and the config as JSON in its metadata.
+"""Checkpoints: one .safetensors file with the weights, and in its metadata, as JSON, the config and all else a model carries.
 
 Loading reads numbers and JSON and executes nothing.
 """
@@ -13,12 +13,26 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
+from sckn.classifier import ImageClassifier
 from sckn.files import written_whole
 from sckn.model import KernelModel
 from sckn.network import CKN, NetworkConfig
 from sckn.settings import true_or_false
+from sckn.shipped import SHIPPED, find_shipped
 
-__all__ = ["CheckpointError", "Content", "load", "load_network", "read_tensors", "save", "write_tensors"]
+__all__ = [
+    "CheckpointError",
+    "Content",
+    "Model",
+    "load",
+    "load_classifier",
+    "load_network",
+    "read_tensors",
+    "save",
+    "write_tensors",
+]
+
+Model = CKN | KernelModel | ImageClassifier
 
 FORMAT = "sckn"
 FORMAT_VERSION = 1
@@ -30,46 +44,101 @@ class CheckpointError(ValueError):
     """The file is not a checkpoint that this version can read."""
 
 
-def save(model: CKN | KernelModel, path: str | Path) -> Path:
-    """Write a network, alone or with its linear model; a file that was there is replaced only once the new one is whole."""
-    network = model.network if isinstance(model, KernelModel) else model
+def save(model: Model, path: str | Path, *, half: bool = False) -> Path:
+    """Write a network, alone or with its linear model, or a classifier; a file that was there is replaced only once the new
+    one is whole.
+
+    With `half` weights take two bytes instead of four; `load` gives them back in fp32, rounded.
+    """
+    weighted = model.model if isinstance(model, ImageClassifier) else model
+    network = weighted.network if isinstance(weighted, KernelModel) else weighted
     config = json.dumps(network.config.to_dict())
     NetworkConfig.from_dict(json.loads(config))  # refuses a kernel that could not be loaded again
-    if isinstance(model, KernelModel):
-        description = {"config": config, "per_pixel": json.dumps(model.per_pixel)}
-        return write_tensors(path, "KernelModel", model.state_dict(), description)
-    return write_tensors(path, "CKN", model.state_dict(), {"config": config})
+    kind, description = "CKN", {"config": config}
+    if isinstance(weighted, KernelModel):
+        kind, description["per_pixel"] = "KernelModel", json.dumps(weighted.per_pixel)
+    if isinstance(model, ImageClassifier):
+        kind, description["classifier"] = "ImageClassifier", json.dumps(model.description(), allow_nan=False)
+    tensors = weighted.state_dict()
+    if half:
+        description["half"] = "true"
+        tensors.update(_halved(weighted))
+    return write_tensors(path, kind, tensors, description)
 
 
-def load(source: str | Path, device: torch.device | str = "cpu") -> CKN | KernelModel:
-    """Read what `save` wrote, in eval mode, with the precision it was saved in."""
-    path = Path(source)
-    kind, tensors, metadata = read_tensors(path, ("CKN", "KernelModel"))
+def _halved(model: CKN | KernelModel) -> dict[str, Tensor]:
+    """Weights in half precision. Single numbers are not worth it, and buffers (a moving frame) must not be rounded."""
+    halves = {name: weight.detach().half() for name, weight in model.named_parameters() if weight.dim()}
+    if not all(bool(torch.isfinite(half).all()) for half in halves.values()):
+        raise ValueError("the model has weights too large for half precision; save it without half=True")
+    return halves
+
+
+def load(source: str | Path, device: torch.device | str = "cpu") -> Model:
+    """Read what `save` wrote, in eval mode, with the precision it was saved in (fp32 where that was half).
+
+    `source` is a file, or the name of a model that comes with sckn, such as "cifar10".
+    """
+    path = _model_file(source)
+    expected = f"a checkpoint written by sckn.save, or the name of a model ({', '.join(SHIPPED)})"
+    kind, tensors, metadata = read_tensors(path, ("CKN", "KernelModel", "ImageClassifier"), expected=expected)
     try:
         config = NetworkConfig.from_dict(json.loads(metadata["config"]))
-        per_pixel = kind == "KernelModel" and true_or_false("per_pixel", json.loads(metadata["per_pixel"]))
+        per_pixel = kind != "CKN" and true_or_false("per_pixel", json.loads(metadata["per_pixel"]))
+        description = json.loads(metadata["classifier"]) if kind == "ImageClassifier" else {}
+        half = true_or_false("half", json.loads(metadata.get("half", "false")))
     except UNREADABLE as error:
         raise CheckpointError(f"the description of the network in {path} cannot be read: {error}") from None
     with torch.device("meta"):  # no memory is taken for a config that asks for more than the file holds
         model = CKN(config)
-        if kind == "KernelModel":
+        if kind != "CKN":
             model = KernelModel(model, torch.empty(_weights_shape(tensors, config, per_pixel)), per_pixel=per_pixel)
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     if shapes != {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}:
         raise CheckpointError(f"{path} holds weights that do not fit its own config; copy or download it again")
     if not all(tensor.is_floating_point() and bool(torch.isfinite(tensor).all()) for tensor in tensors.values()):
         raise CheckpointError(f"{path} holds weights that are no finite numbers; train or download the model again")
+    if half:
+        tensors = {name: tensor.float() for name, tensor in tensors.items()}
     model.load_state_dict(tensors, assign=True)
+    if isinstance(model, KernelModel) and kind == "ImageClassifier":
+        try:
+            model = ImageClassifier.described(model, description)
+        except UNREADABLE as error:
+            raise CheckpointError(f"the description of the classifier in {path} cannot be read: {error}") from None
     return model.to(device).eval()
+
+
+def _model_file(source: str | Path) -> Path:
+    """A file comes before a model of that name, which comes before a folder: that may hold data of the same name."""
+    path, name = Path(source), str(source)
+    if path.is_file():
+        return path
+    shipped = find_shipped(name)
+    if shipped is None and name in SHIPPED:
+        raise CheckpointError(f"the model {name} is not here; {SHIPPED[name]}")
+    return shipped or path
+
+
+def load_classifier(source: str | Path, device: torch.device | str = "cpu") -> ImageClassifier:
+    """Read a classifier; `load` for where nothing else will do."""
+    model = load(source, device)
+    if not isinstance(model, ImageClassifier):
+        raise CheckpointError(
+            f"{source} holds a {type(model).__name__}, which knows no classes; expected the classifier.safetensors that "
+            "sckn train leaves, or an ImageClassifier written by sckn.save"
+        )
+    return model
 
 
 def load_network(source: str | Path, device: torch.device | str = "cpu") -> CKN:
     """Read a network that was saved alone; `load` for where nothing else will do."""
     model = load(source, device)
     if not isinstance(model, CKN):
+        inside = ".model.network" if isinstance(model, ImageClassifier) else ".network"
         raise CheckpointError(
             f"{source} holds a network with its linear model, but the network alone is needed here; "
-            "read it with sckn.load and give the .network of what that returns"
+            f"read it with sckn.load and give the {inside} of what that returns"
         )
     return model
 

@@ -11,15 +11,16 @@ PACKAGE = Path(sckn.__file__).parent
 
 # From the bottom up; a module imports nothing from a higher row. A package stands for those of its modules not named.
 LAYERS = (
-    ("settings", "files", "clock", "fused", "precision", "processes"),
+    ("settings", "files", "clock", "fused", "precision", "processes", "plotting", "shipped"),
     ("kernels", "pooling", "patches", "images", "data", "training.sphere"),
-    ("inverse_root", "kmeans", "results"),
+    ("inverse_root", "kmeans", "results", "preparation"),
     ("nystrom", "features", "losses"),
     ("lbfgs", "miso"),
     ("linear",),
     ("layer",),
     ("network",),
     ("model",),
+    ("classifier",),
     ("gram", "checkpoint", "training.unsupervised"),
     ("training",),
     ("estimators", "demo"),

@@ -26,8 +26,9 @@ from sckn import checkpoint
 from sckn.checkpoint import UNREADABLE, CheckpointError, read_tensors, write_tensors
 from sckn.files import append_line, remove_leftovers, written_whole
 from sckn.model import KernelModel
+from sckn.plotting import MissingPackageError
 from sckn.results import code_version, machine
-from sckn.training.curves import MissingPackageError, draw_curves
+from sckn.training.curves import draw_curves
 from sckn.training.state import EpochRecord, TrainingState
 
 __all__ = ["RunFolder", "code_versions"]
