@@ -11,9 +11,9 @@ PACKAGE = Path(sckn.__file__).parent
 
 # From the bottom up; a module imports nothing from a higher row. A package stands for those of its modules not named.
 LAYERS = (
-    ("settings", "files", "clock", "fused", "precision", "processes", "plotting", "shipped"),
+    ("settings", "files", "clock", "fused", "precision", "processes", "plotting", "shipped", "published"),
     ("kernels", "pooling", "patches", "images", "data", "training.sphere"),
-    ("inverse_root", "kmeans", "results", "preparation"),
+    ("inverse_root", "kmeans", "results", "preparation", "tables"),
     ("nystrom", "features", "losses"),
     ("lbfgs", "miso"),
     ("linear",),
@@ -21,7 +21,8 @@ LAYERS = (
     ("network",),
     ("model",),
     ("classifier",),
-    ("gram", "checkpoint", "training.unsupervised"),
+    ("gram", "checkpoint", "training.unsupervised", "evaluation", "classification"),
+    ("confusion", "modelcard"),
     ("training",),
     ("estimators", "demo"),
     ("cli",),
