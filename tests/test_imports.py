@@ -11,7 +11,7 @@ PACKAGE = Path(sckn.__file__).parent
 
 # From the bottom up; a module imports nothing from a higher row. A package stands for those of its modules not named.
 LAYERS = (
-    ("settings", "files", "clock", "fused", "precision", "processes", "plotting", "shipped", "published"),
+    ("settings", "files", "clock", "fused", "precision", "processes", "plotting", "shipped", "published", "image_grid"),
     ("kernels", "pooling", "patches", "images", "data", "training.sphere"),
     ("inverse_root", "kmeans", "results", "preparation", "tables"),
     ("nystrom", "features", "losses"),
