@@ -10,12 +10,13 @@ from sckn.layer import KernelLayer, LayerConfig
 from sckn.model import KernelModel
 from sckn.network import CKN, NetworkConfig
 from sckn.nystrom import projection_coefficients, projection_residuals
+from sckn.superres.upscaler import Upscaler, UpscalerConfig
 from sckn.training.recipe import Recipe
+from sckn.training.runs import RunFolder
 from sckn.training.sphere import SphereSGD
-from sckn.training.supervised import train_supervised
+from sckn.training.supervised import TrainingDivergedError, TrainingResult, train_supervised
 from sckn.training.unsupervised import encode, encoded_batches, fit_unsupervised
-
-__version__ = "0.1.0.dev0"
+from sckn.version import __version__
 
 __all__ = [
     "CKN",
@@ -30,7 +31,13 @@ __all__ = [
     "LayerConfig",
     "NetworkConfig",
     "Recipe",
+    "RunFolder",
     "SphereSGD",
+    "TrainingDivergedError",
+    "TrainingResult",
+    "Upscaler",
+    "UpscalerConfig",
+    "__version__",
     "encode",
     "encoded_batches",
     "exact_kernel_matrix",

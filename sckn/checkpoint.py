@@ -5,8 +5,9 @@ Loading reads numbers and JSON and executes nothing.
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -19,6 +20,7 @@ from sckn.model import KernelModel
 from sckn.network import CKN, NetworkConfig
 from sckn.settings import true_or_false
 from sckn.shipped import SHIPPED, find_shipped
+from sckn.superres.upscaler import Upscaler, UpscalerConfig
 
 __all__ = [
     "CheckpointError",
@@ -27,12 +29,14 @@ __all__ = [
     "load",
     "load_classifier",
     "load_network",
+    "load_upscaler",
     "read_tensors",
     "save",
     "write_tensors",
 ]
 
-Model = CKN | KernelModel | ImageClassifier
+Model = CKN | KernelModel | ImageClassifier | Upscaler
+KINDS = tuple(kind.__name__ for kind in get_args(Model))
 
 FORMAT = "sckn"
 FORMAT_VERSION = 1
@@ -45,12 +49,12 @@ class CheckpointError(ValueError):
 
 
 def save(model: Model, path: str | Path, *, half: bool = False) -> Path:
-    """Write a network, alone or with its linear model, or a classifier; a file that was there is replaced only once the new
-    one is whole.
+    """Write a network, alone, with its linear model, or as a classifier or an upscaler; a file that was there is replaced only
+    once the new one is whole.
 
     With `half` weights take two bytes instead of four; `load` gives them back in fp32, rounded.
     """
-    weighted = model.model if isinstance(model, ImageClassifier) else model
+    weighted = model.model if isinstance(model, ImageClassifier | Upscaler) else model
     network = weighted.network if isinstance(weighted, KernelModel) else weighted
     config = json.dumps(network.config.to_dict())
     NetworkConfig.from_dict(json.loads(config))  # refuses a kernel that could not be loaded again
@@ -59,6 +63,8 @@ def save(model: Model, path: str | Path, *, half: bool = False) -> Path:
         kind, description["per_pixel"] = "KernelModel", json.dumps(weighted.per_pixel)
     if isinstance(model, ImageClassifier):
         kind, description["classifier"] = "ImageClassifier", json.dumps(model.description(), allow_nan=False)
+    if isinstance(model, Upscaler):
+        kind, description["upscaler"] = "Upscaler", json.dumps(asdict(model.config))
     tensors = weighted.state_dict()
     if half:
         description["half"] = "true"
@@ -81,11 +87,12 @@ def load(source: str | Path, device: torch.device | str = "cpu") -> Model:
     """
     path = _model_file(source)
     expected = f"a checkpoint written by sckn.save, or the name of a model ({', '.join(SHIPPED)})"
-    kind, tensors, metadata = read_tensors(path, ("CKN", "KernelModel", "ImageClassifier"), expected=expected)
+    kind, tensors, metadata = read_tensors(path, KINDS, expected=expected)
     try:
         config = NetworkConfig.from_dict(json.loads(metadata["config"]))
         per_pixel = kind != "CKN" and true_or_false("per_pixel", json.loads(metadata["per_pixel"]))
         description = json.loads(metadata["classifier"]) if kind == "ImageClassifier" else {}
+        upscaler = UpscalerConfig(**json.loads(metadata["upscaler"])) if kind == "Upscaler" else None
         half = true_or_false("half", json.loads(metadata.get("half", "false")))
     except UNREADABLE as error:
         raise CheckpointError(f"the description of the network in {path} cannot be read: {error}") from None
@@ -106,6 +113,11 @@ def load(source: str | Path, device: torch.device | str = "cpu") -> Model:
             model = ImageClassifier.described(model, description)
         except UNREADABLE as error:
             raise CheckpointError(f"the description of the classifier in {path} cannot be read: {error}") from None
+    if upscaler is not None and isinstance(model, KernelModel):
+        try:
+            model = Upscaler(model, upscaler)
+        except ValueError as error:
+            raise CheckpointError(f"{path} holds an upscaler that cannot work: {error}") from None
     return model.to(device).eval()
 
 
@@ -135,10 +147,20 @@ def load_network(source: str | Path, device: torch.device | str = "cpu") -> CKN:
     """Read a network that was saved alone; `load` for where nothing else will do."""
     model = load(source, device)
     if not isinstance(model, CKN):
-        inside = ".model.network" if isinstance(model, ImageClassifier) else ".network"
+        inside = ".model.network" if isinstance(model, ImageClassifier | Upscaler) else ".network"
         raise CheckpointError(
             f"{source} holds a network with its linear model, but the network alone is needed here; "
             f"read it with sckn.load and give the {inside} of what that returns"
+        )
+    return model
+
+
+def load_upscaler(source: str | Path, device: torch.device | str = "cpu") -> Upscaler:
+    """Read an upscaler; `load` for where nothing else will do."""
+    model = load(source, device)
+    if not isinstance(model, Upscaler):
+        raise CheckpointError(
+            f"{source} holds a {type(model).__name__}, but an Upscaler is needed here; train one on photographs"
         )
     return model
 

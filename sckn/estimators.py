@@ -255,8 +255,6 @@ class _CKNPredictor(_CKNEstimator):
         self, network: CKN, images: np.ndarray, targets: Tensor, strength: float, recipe: Recipe
     ) -> tuple[Tensor, list[EpochRecord]]:
         """Train the filters in place; W (features, outputs), and what each epoch gave."""
-        if not any(parameter.requires_grad for parameter in network.parameters()):
-            raise ValueError("supervised=True, but all parameters of the network are frozen; requires_grad_(True) frees them")
         with warnings.catch_warnings():
             # the history says it, too, and a step back is nothing to worry about
             warnings.filterwarnings("ignore", "the objective was .* the epoch is undone", RuntimeWarning)

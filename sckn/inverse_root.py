@@ -36,6 +36,7 @@ __all__ = [
     "InverseRoot",
     "capturing",
     "full_precision_product",
+    "identity_like",
     "inverse_square_root",
     "iterations_in_graphs",
     "iterations_needed",
@@ -173,7 +174,7 @@ def newton_schulz(gram: Tensor) -> tuple[Tensor, Tensor]:
 def _newton_schulz(gram: Tensor) -> tuple[tuple[Tensor, Tensor], int]:
     """With the number of iterations."""
     scale = torch.linalg.matrix_norm(gram, ord=torch.inf)[..., None, None]  # at least the largest eigenvalue
-    identity = _identity_like(gram).expand_as(gram)
+    identity = identity_like(gram).expand_as(gram)
 
     def step(state: tuple[Tensor, ...], linear: float, cubic: float) -> tuple[tuple[Tensor, ...], Tensor]:
         Y, Z = state
@@ -270,7 +271,7 @@ def _fixed_iterations(step: Step, state: tuple[Tensor, ...]) -> tuple[tuple[Tens
 
 def _residual(near_identity: Tensor) -> Tensor:
     """The largest number in it less I, for each matrix of the batch."""
-    return (near_identity - _identity_like(near_identity)).abs().amax(dim=(-2, -1))
+    return (near_identity - identity_like(near_identity)).abs().amax(dim=(-2, -1))
 
 
 _in_graphs = CAPTURED_ITERATIONS
@@ -317,7 +318,7 @@ def moving_frame(gram: Tensor, frame: Tensor) -> Tensor:
         steps = _steps_from(farthest, torch.finfo(gram.dtype).eps)
     # Newton and Schulz from I, for (I - E)^(-1/2), in terms of E: what is left of it is known to its last digit
     E = deviation
-    root = _identity_like(E) + E / 2
+    root = identity_like(E) + E / 2
     for _ in range(steps - 1):
         square = full_precision_product(E, E)
         E = (3 * square + full_precision_product(square, E)) / 4
@@ -327,7 +328,7 @@ def moving_frame(gram: Tensor, frame: Tensor) -> Tensor:
 
 def _deviation(gram: Tensor, frame: Tensor) -> Tensor:
     """I - B'KB."""
-    return _identity_like(gram) - _symmetric(full_precision_product(frame.mT, full_precision_product(gram, frame)))
+    return identity_like(gram) - _symmetric(full_precision_product(frame.mT, full_precision_product(gram, frame)))
 
 
 def _distance(deviation: Tensor) -> Tensor:
@@ -346,8 +347,20 @@ def _steps_from(distance: float, rounding: float) -> int:
     return steps
 
 
-def _identity_like(matrix: Tensor) -> Tensor:
-    return torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+# Made so far: a dozen small launches less at each step. They stay, because a CUDA graph may know their addresses.
+_identities: dict[tuple[object, ...], Tensor] = {}
+
+
+def identity_like(matrix: Tensor) -> Tensor:
+    """I, (p, p), for matrices (..., p, p); not to be changed."""
+    key = (matrix.shape[-1], matrix.dtype, matrix.device)
+    identity = _identities.get(key)
+    if identity is None:
+        with torch.inference_mode(False):  # an inference tensor could not be used in training later
+            identity = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+        if not capturing(matrix):  # a graph may use its memory for other things
+            _identities[key] = identity
+    return identity
 
 
 def full_precision_product(a: Tensor, b: Tensor) -> Tensor:

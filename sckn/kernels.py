@@ -13,10 +13,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sckn import fused
+from sckn.fused import exponential
 from sckn.settings import real_number, true_or_false, whole_number
 
-__all__ = ["ArcCosine", "Exponential", "Kernel", "Linear", "Polynomial", "from_dict", "homogeneous", "to_dict"]
+__all__ = ["ArcCosine", "Exponential", "Kernel", "Linear", "Polynomial", "from_dict", "homogeneous", "root", "to_dict"]
+
+
+def root(squares: Tensor) -> Tensor:
+    """The square root, with a zero gradient at zero."""
+    present = squares != 0
+    return torch.where(present, torch.where(present, squares, 1).sqrt(), 0)
 
 
 class Kernel(ABC):
@@ -30,8 +36,9 @@ class Kernel(ABC):
     def derivative(self, u: Tensor) -> Tensor:
         """kappa'(u)."""
 
-    def scaled(self, projected: Tensor, norms: Tensor, offset: float) -> Tensor:
-        """|x| kappa(<z, x> / (|x| + offset)) from <z, x> and |x| of shapes that broadcast; 0 where x is 0."""
+    def scaled(self, projected: Tensor, squares: Tensor, offset: float) -> Tensor:
+        """|x| kappa(<z, x> / (|x| + offset)) from <z, x> and |x|^2 of shapes that broadcast; 0 where x is 0."""
+        norms = root(squares)
         return norms * self(projected / torch.where(norms == 0, 1, norms + offset))
 
 
@@ -56,14 +63,15 @@ class Exponential(Kernel):
     def derivative(self, u: Tensor) -> Tensor:
         return self.alpha * self(u)
 
-    def scaled(self, projected: Tensor, norms: Tensor, offset: float) -> Tensor:
+    def scaled(self, projected: Tensor, squares: Tensor, offset: float) -> Tensor:
         """As `Kernel.scaled`, written exp(scale <z, x> + shift): two passes over the large map where the formula has five."""
+        if exponential.applies(projected, squares):
+            return exponential.exponential_map(projected, squares, self.alpha, offset)
+        norms = root(squares)
         absent = norms == 0
         length = torch.where(absent, 1, norms)
         scale = torch.where(absent, 0, self.alpha / (length + offset))
         shift = torch.where(absent, -torch.inf, length.log() - self.alpha)
-        if fused.applies(projected, scale):
-            return fused.exponential_of_line(projected, scale, shift)
         value: Tensor = _ExponentialOfLine.apply(projected, scale, shift)  # pyright: ignore[reportAssignmentType]
         return value
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from sckn.inverse_root import Gradient, InverseRoot, capturing, inverse_square_root, moving_frame
 from sckn.kernels import Exponential, Kernel
 from sckn.nystrom import filter_gram, unit_rows
-from sckn.patches import check_patches_fit, maps_and_margin, patch_norms
+from sckn.patches import check_patches_fit, maps_and_margin, patch_squares
 from sckn.pooling import PAPER_WIDTH, gaussian_pool, pooled_size
 from sckn.settings import one_of, real_number, true_or_false, whole_number
 
@@ -118,9 +118,13 @@ class KernelLayer(nn.Module):
         log_alpha = self.log_alpha.to(torch.promote_types(self.log_alpha.dtype, torch.float32))
         return replace(self.config.kernel, alpha=log_alpha.exp())  # pyright: ignore[reportArgumentType, reportCallIssue]
 
+    def directions(self) -> Tensor:
+        """The filters at unit norm, (p, c e e): the columns of Z."""
+        return unit_rows(self.filters)
+
     def gram(self) -> Tensor:
         """kappa(Z'Z) + epsilon I, (p, p)."""
-        return filter_gram(unit_rows(self.filters), self.kernel, self.config.epsilon)
+        return filter_gram(self.directions(), self.kernel, self.config.epsilon)
 
     def _own_state(self) -> list[Tensor]:
         """What B depends on (a replica for data parallelism has it, but no `parameters()`)."""
@@ -173,19 +177,22 @@ class KernelLayer(nn.Module):
             raise ValueError(f"expected images in floating point, got {maps.dtype}; divide bytes by 255")
         return maps
 
-    def forward(self, maps: Tensor, root: Tensor | None = None) -> Tensor:
-        """The output map; `root` is B where a network has computed it for several layers at once."""
+    def forward(self, maps: Tensor, root: Tensor | None = None, directions: Tensor | None = None) -> Tensor:
+        """The output map; `root` is B, and `directions` Z, where a network has computed them for several layers at once."""
         config = self.config
         maps = self.checked(maps)
         root = self.inverse_root() if root is None else root  # (p, p)
-        Z = unit_rows(self.filters).view_as(self.filters)  # (p, c, e, e)
-        norms = patch_norms(maps, config.patch, config.padding)  # (B, 1, H', W')
+        Z = self.directions() if directions is None else directions
+        Z = Z.view_as(self.filters).to(maps.dtype)  # (p, c, e, e)
+        squares = patch_squares(maps, config.patch, config.padding)  # (B, 1, H', W')
         padded, margin = maps_and_margin(maps, config.patch, config.padding)
-        projected = F.conv2d(padded, Z.to(maps.dtype), padding=margin)  # (B, p, H', W')
-        scaled = self.kernel.scaled(projected, norms, config.norm_offset)
+        projected = F.conv2d(padded, Z, padding=margin)  # (B, p, H', W')
+        scaled = self.kernel.scaled(projected, squares, config.norm_offset)
         pooled = gaussian_pool(scaled, config.subsampling, config.pooling_width)
         # pooling is linear, so B' may come after it, where there are fewer pixels
-        return F.conv2d(pooled, root.T[:, :, None, None].to(pooled.dtype)).to(maps.dtype)
+        output = F.conv2d(pooled, root.T[:, :, None, None].to(pooled.dtype))
+        # as any layer, in the type of autocast, if that is on
+        return output if torch.is_autocast_enabled(maps.device.type) else output.to(maps.dtype)
 
     def extra_repr(self) -> str:
         config = self.config

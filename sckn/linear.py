@@ -33,6 +33,8 @@ __all__ = [
 
 Solver = Literal["lbfgs", "miso"]
 
+ROWS = 1 << 16  # of features that the closed form holds in double
+
 
 @dataclass(frozen=True)
 class LinearModel:
@@ -132,13 +134,25 @@ def _ridge(features: Tensor, targets: Tensor, regularization: float, n: int, pro
 
     That other system is one of pairs of samples: only for a process that holds them all.
     """
-    of_samples = n < features.shape[1] and processes.count == 1
-    gram = processes.sum(features @ features.T if of_samples else features.T @ features).double() / n
+    X, Y = features, targets.double()
+    if n < features.shape[1] and processes.count == 1:
+        X = X.double()
+        return (X.T @ _solve_ridge(X @ X.T / n, regularization, Y / n)).to(features.dtype)
+    d = features.shape[1]
+    gram, moments = (torch.zeros(d, columns, dtype=torch.float64, device=X.device) for columns in (d, Y.shape[1]))
+    for start in range(0, len(X), ROWS):  # in double: in fp32 the products would not know a small lambda
+        rows = X[start : start + ROWS].double()
+        gram.addmm_(rows.T, rows)
+        moments.addmm_(rows.T, Y[start : start + ROWS])
+    return _solve_ridge(processes.sum(gram) / n, regularization, processes.sum(moments) / n).to(features.dtype)
+
+
+def _solve_ridge(gram: Tensor, regularization: float, right: Tensor) -> Tensor:
     gram.diagonal().add_(regularization)
-    factor = torch.linalg.cholesky(gram)
-    if of_samples:
-        return features.T @ torch.cholesky_solve(targets.double() / n, factor).to(features.dtype)
-    return torch.cholesky_solve(processes.sum(features.T @ targets).double() / n, factor).to(features.dtype)
+    factor, failed = torch.linalg.cholesky_ex(gram)
+    if bool(failed):
+        raise ValueError(f"lambda = {regularization:.3g} is too small for these features; raise it")
+    return torch.cholesky_solve(right, factor)
 
 
 def error_rate(scores: Tensor, labels: Tensor) -> float:

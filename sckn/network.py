@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from sckn import kernels
 from sckn.inverse_root import inverse_square_root, iterations_needed, moving_frame
 from sckn.layer import KernelLayer, LayerConfig
+from sckn.nystrom import filter_grams
 from sckn.settings import whole_number
 
 __all__ = ["CKN", "NetworkConfig"]
@@ -97,9 +98,10 @@ class CKN(nn.Module):
         """The last map, (B, p, h, w), of images (B, c, H, W)."""
         # GPUs convolve, and sum over channels, fastest if the numbers of a pixel lie together
         maps = images.contiguous(memory_format=torch.channels_last) if images.is_cuda and images.dim() == 4 else images
-        for layer, root in zip(self.kernel_layers, self.inverse_roots(), strict=True):
-            maps = layer(maps, root)
-        return maps
+        directions = [layer.directions() for layer in self.kernel_layers]
+        for layer, root, Z in zip(self.kernel_layers, self.inverse_roots(directions), directions, strict=True):
+            maps = layer(maps, root, Z)
+        return maps.to(torch.promote_types(maps.dtype, images.dtype))
 
     def root_iterations(self) -> int:
         """Iterations that the inverse roots by matrix products need for the present filters; 0 if no layer uses them."""
@@ -107,8 +109,9 @@ class CKN(nn.Module):
         with torch.no_grad():
             return max((iterations_needed(layer.gram()) for layer in layers), default=0)
 
-    def inverse_roots(self) -> list[Tensor]:
-        """B of each layer; those of one width that use matrix products are found together, in one batch."""
+    def inverse_roots(self, directions: list[Tensor] | None = None) -> list[Tensor]:
+        """B of each layer; those of one width that use matrix products are found together, in one batch. `directions` are
+        Z of each, where they are known."""
         layers = self.kernel_layers
         roots = [layer.cached_root() for layer in layers]
         together: dict[tuple[object, ...], list[int]] = defaultdict(list)
@@ -122,7 +125,9 @@ class CKN(nn.Module):
                 ].append(index)
         for indices in together.values():
             config = layers[indices[0]].config
-            grams = torch.stack([layers[index].gram() for index in indices])  # (layers, p, p)
+            given = [layers[index].directions() if directions is None else directions[index] for index in indices]
+            kernels_of = [layers[index].kernel for index in indices]
+            grams = filter_grams(given, kernels_of, [layers[index].config.epsilon for index in indices])
             frames = [frame for frame in (layers[index].frame for index in indices) if frame is not None]
             if frames:
                 batch = moving_frame(grams, torch.stack(frames))

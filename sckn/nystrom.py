@@ -4,28 +4,77 @@ Here patches are rows of a matrix and everything is written as the equations are
 all patches of a map at once, by convolutions.
 """
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from sckn.inverse_root import Gradient, InverseRoot, full_precision_product, inverse_square_root
-from sckn.kernels import Kernel
+from sckn.fused import rows as fused
+from sckn.inverse_root import Gradient, InverseRoot, full_precision_product, identity_like, inverse_square_root
+from sckn.kernels import Exponential, Kernel
 from sckn.precision import full_precision
 
-__all__ = ["filter_gram", "projection_coefficients", "projection_residuals", "psi", "unit_rows"]
+__all__ = ["filter_gram", "filter_grams", "projection_coefficients", "projection_residuals", "psi", "unit_rows"]
 
 
 def unit_rows(filters: Tensor) -> Tensor:
     """Filters (p, ...) flattened to (p, d) and scaled to unit norm, in fp32 at least: the columns of Z. Zero stays zero."""
     Z = filters.flatten(1).to(torch.promote_types(filters.dtype, torch.float32))
+    if fused.applies(Z):
+        unit: Tensor = _UnitRows.apply(Z)  # pyright: ignore[reportAssignmentType]
+        return unit
+    return _unit_rows(Z)
+
+
+def _unit_rows(Z: Tensor) -> Tensor:
+    return Z / _lengths(Z)
+
+
+def _lengths(Z: Tensor) -> Tensor:
     norms = torch.linalg.vector_norm(Z, dim=1, keepdim=True)
-    return Z / torch.where(norms > 0, norms, 1)
+    return torch.where(norms > 0, norms, 1)
+
+
+class _UnitRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, Z: Tensor) -> Tensor:
+        ctx.save_for_backward(Z)
+        return fused.unit_rows(Z)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        (Z,), (gradient,) = ctx.saved_tensors, gradients
+        if not torch.is_grad_enabled():
+            return fused.unit_rows_gradient(Z, gradient)
+        unit = _unit_rows(Z)  # to be differentiated again
+        return (gradient - (gradient * unit).sum(1, keepdim=True) * unit) / _lengths(Z)
 
 
 def filter_gram(Z: Tensor, kernel: Kernel, epsilon: float) -> Tensor:
     """kappa(Z'Z) + epsilon I for unit rows Z (p, d)."""
-    cosines = full_precision_product(Z, Z.T)
-    with full_precision(Z.device):
-        return kernel(cosines) + epsilon * torch.eye(len(Z), dtype=Z.dtype, device=Z.device)
+    return filter_grams([Z], [kernel], [epsilon])[0]
+
+
+def filter_grams(Zs: Sequence[Tensor], kernels: Sequence[Kernel], epsilons: Sequence[float]) -> Tensor:
+    """The same for several layers with p filters each, (layers, p, p): what is done for each number, for all at once."""
+    cosines = torch.stack([full_precision_product(Z, Z.T) for Z in Zs])
+    with full_precision(cosines.device):
+        values = _of_each(kernels, cosines)
+        if len(set(epsilons)) == 1:
+            return torch.add(values, identity_like(values), alpha=epsilons[0])
+        return torch.stack([torch.add(v, identity_like(v), alpha=e) for v, e in zip(values, epsilons, strict=True)])
+
+
+def _of_each(kernels: Sequence[Kernel], cosines: Tensor) -> Tensor:
+    """kappa of the first layer for the first matrix, and so on."""
+    alphas = [kernel.alpha for kernel in kernels if isinstance(kernel, Exponential)]
+    tensors = [alpha for alpha in alphas if isinstance(alpha, Tensor)]
+    if len(tensors) == len(kernels):
+        return Exponential(torch.stack(tensors).to(cosines.dtype)[:, None, None])(cosines)
+    if not tensors and all(kernel == kernels[0] for kernel in kernels):
+        return kernels[0](cosines)
+    return torch.stack([kernel(matrix) for kernel, matrix in zip(kernels, cosines, strict=True)])
 
 
 def psi(

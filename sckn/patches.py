@@ -11,9 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from sckn.fused import squares as fused
+from sckn.kernels import root
 from sckn.processes import ALONE, Processes
 
-__all__ = ["extract_patches", "maps_and_margin", "pad_for_patches", "patch_norms", "sample_patches"]
+__all__ = ["extract_patches", "maps_and_margin", "pad_for_patches", "patch_norms", "patch_squares", "sample_patches"]
 
 # A patch shorter than this part of the root mean square norm in its batch has no direction worth learning.
 NEAR_ZERO = 1e-3
@@ -55,12 +57,16 @@ def extract_patches(maps: Tensor, patch: int, padding: bool) -> Tensor:
 
 def patch_norms(maps: Tensor, patch: int, padding: bool) -> Tensor:
     """Euclidean norm S of each patch, (B, 1, H', W'), in fp32 at least, with a zero gradient at a zero patch."""
+    return root(patch_squares(maps, patch, padding))
+
+
+def patch_squares(maps: Tensor, patch: int, padding: bool) -> Tensor:
+    """The square of `patch_norms`: squares summed over the channels, then over the patch."""
     squares: Tensor = _SumOfSquares.apply(maps)  # pyright: ignore[reportAssignmentType]
     squares, margin = maps_and_margin(squares, patch, padding)
     if patch > 1:
         squares = F.avg_pool2d(squares, patch, stride=1, padding=margin, divisor_override=1)
-    present = squares != 0
-    return torch.where(present, torch.where(present, squares, 1).sqrt(), 0)
+    return squares
 
 
 class _SumOfSquares(torch.autograd.Function):
@@ -69,6 +75,8 @@ class _SumOfSquares(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, maps: Tensor) -> Tensor:
         ctx.save_for_backward(maps)
+        if fused.applies(maps):
+            return fused.sum_of_squares(maps)
         dtype = torch.promote_types(maps.dtype, torch.float32)
         if maps.is_cuda:  # a GPU need not write the squared map; on a CPU that is faster
             return torch.linalg.vector_norm(maps, dim=1, keepdim=True, dtype=dtype).square()
@@ -77,6 +85,8 @@ class _SumOfSquares(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
         (maps,) = ctx.saved_tensors
+        if fused.applies(maps) and not torch.is_grad_enabled():  # else it is to be differentiated again
+            return fused.squares_gradient(maps, gradients[0])
         return (2 * gradients[0] * maps).to(maps.dtype)
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-import sckn
 from sckn.files import written_whole
+from sckn.version import __version__
 
 __all__ = ["code_version", "machine", "write_result"]
 
@@ -21,7 +21,7 @@ def code_version() -> str:
     digest = hashlib.sha256()
     for path in sorted(package.rglob("*.py")):
         digest.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
-    return f"{sckn.__version__}, sources sha256:{digest.hexdigest()[:16]}"
+    return f"{__version__}, sources sha256:{digest.hexdigest()[:16]}"
 
 
 def machine() -> dict[str, Any]:

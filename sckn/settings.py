@@ -3,9 +3,10 @@
 import math
 import numbers
 import operator
+import re
 from typing import Any
 
-__all__ = ["one_of", "real_number", "true_or_false", "whole_number"]
+__all__ = ["file_name", "one_of", "real_number", "true_or_false", "whole_number"]
 
 
 def whole_number(name: str, value: Any, least: int = 1) -> int:
@@ -37,3 +38,10 @@ def true_or_false(name: str, value: Any) -> bool:
     if not isinstance(value, bool) and type(value).__name__ != "bool":  # numpy's is called so too
         raise ValueError(f"{name} must be true or false, got {value!r}")
     return bool(value)
+
+
+def file_name(name: str, value: Any) -> str:
+    """A word that can be the name of a file."""
+    if not (isinstance(value, str) and re.fullmatch(r"[\w.-]*\w[\w.-]*", value)):
+        raise ValueError(f"{name} must consist of letters, digits, '.', '_' and '-', got {value!r}")
+    return value

@@ -145,7 +145,7 @@ def test_a_pickle_is_not_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     [
         ({"format_version": "2"}, "format 2, and this version of sckn reads format 1; upgrade"),
         ({"format_version": "x"}, "upgrade"),
-        ({"kind": "Upscaler"}, "holds a 'Upscaler'"),
+        ({"kind": "Classifier"}, "holds a 'Classifier'"),
         ({"config": "{"}, "cannot be read"),
         ({"config": "[]"}, "cannot be read"),
         ({"config": "[" * 100_000}, "cannot be read"),

@@ -1,54 +1,144 @@
-"""The fused kernel map gives the numbers of the plain one, and is used only where it applies."""
+"""The fused kernels give the numbers of the plain forms, and are used only where they apply."""
 
 import pytest
 import torch
 from torch import Tensor
 
-from sckn import fused
-from sckn.kernels import Exponential
+from sckn.fused import exponential, rows, squares
+from sckn.kernels import Exponential, root
 from sckn.layer import KernelLayer, LayerConfig
+from sckn.nystrom import unit_rows
+from sckn.patches import patch_squares
 from sckn.precision import precision
+from sckn.training.sphere import SphereSGD
 
 
 def channels_last(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.randn(*shape).to(dtype).contiguous(memory_format=torch.channels_last)
 
 
-def test_it_does_not_apply_on_a_cpu() -> None:
-    u, scale = channels_last(2, 8, 4, 4), torch.rand(2, 1, 4, 4)
-    assert not fused.applies(u, scale)
+def relative_error(found: Tensor, expected: Tensor) -> float:
+    found, expected = found.detach().double().cpu(), expected.detach().double().cpu()
+    return float((found - expected).norm() / expected.norm())
+
+
+def test_they_do_not_apply_on_a_cpu() -> None:
+    u, given = channels_last(2, 8, 4, 4), torch.rand(2, 1, 4, 4)
+    assert not exponential.applies(u, given)
+    assert not squares.applies(u)
+    assert not rows.applies(torch.rand(3, 4))
 
 
 @pytest.mark.gpu
-def test_it_applies_to_channels_last_maps_with_a_scale_for_each_pixel() -> None:
-    u, scale = channels_last(2, 8, 4, 4).cuda(), torch.rand(2, 1, 4, 4).cuda()
-    assert fused.applies(u, scale)
-    assert not fused.applies(u.contiguous(), scale)
-    assert not fused.applies(u, scale[:, :, :1, :1])
-    assert not fused.applies(u.double(), scale.double())
+def test_they_apply_to_what_training_uses_and_to_nothing_else() -> None:
+    u, given = channels_last(2, 8, 4, 4).cuda(), torch.rand(2, 1, 4, 4).cuda()
+    assert exponential.applies(u, given)
+    assert squares.applies(u)
+    assert not exponential.applies(u, given[:, :, :1, :1])
+    for other in (u.contiguous(), u.double(), u[:, :1]):
+        assert not squares.applies(other)
+        assert not exponential.applies(other, given)
+    Z = torch.rand(3, 4).cuda()
+    assert rows.applies(Z)
+    assert not any(rows.applies(other) for other in (Z.double(), Z.T, Z[0], torch.rand(2, 20_000).cuda()))
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("learned", [False, True])
 @pytest.mark.parametrize("channels", [3, 32, 100, 128, 512, 4096])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 1e-2)])
-def test_value_and_gradients_are_those_of_the_formula(channels: int, dtype: torch.dtype, tolerance: float) -> None:
+def test_map_and_gradients_are_those_of_the_formula(channels: int, dtype: torch.dtype, tolerance: float, learned: bool) -> None:
     """In float64 with autograd; a pixel without length gives 0 and no gradient."""
-    u = channels_last(3, channels, 5, 7, dtype=dtype).cuda().requires_grad_()
-    scale, shift = torch.rand(3, 1, 5, 7).cuda(), torch.randn(3, 1, 5, 7).cuda()
-    scale[0, 0, 0, 0], shift[0, 0, 0, 0] = 0, -torch.inf
-    scale.requires_grad_()
-    shift.requires_grad_()
-    weights = channels_last(3, channels, 5, 7).cuda()
-    found = fused.exponential_of_line(u, scale, shift)
-    gradients = torch.autograd.grad(found, (u, scale, shift), weights)
-    exact = [tensor.detach().double().requires_grad_() for tensor in (u, scale, shift)]
-    expected = torch.exp(exact[1] * exact[0] + exact[2])
+    u = channels_last(3, channels, 5, 7, dtype=dtype).cuda()
+    lengths = torch.rand(3, 1, 5, 7).cuda() * 9
+    u[0, :, 0, 0], lengths[0, 0, 0, 0] = 0, 0
+    alpha = torch.tensor(2.5, device="cuda")
+    inputs = [u.requires_grad_(), lengths.requires_grad_(), *([alpha.requires_grad_()] if learned else [])]
+    weights = channels_last(3, channels, 5, 7, dtype=dtype).cuda()
+    found = exponential.exponential_map(u, lengths, alpha if learned else 2.5, 0.01)
+    gradients = torch.autograd.grad(found, inputs, weights)
+    exact = [tensor.detach().double().requires_grad_() for tensor in inputs]
+    norms = root(exact[1])
+    kernel = Exponential(exact[2] if learned else 2.5)
+    expected = norms * kernel(exact[0] / torch.where(norms == 0, 1, norms + 0.01))
     expected_gradients = torch.autograd.grad(expected, exact, weights.double())
+    assert found.dtype == dtype
     assert found.is_contiguous(memory_format=torch.channels_last)
-    assert float((found.detach().double() - expected.detach()).norm() / expected.detach().norm()) < 1e-5
+    assert relative_error(found, expected) < tolerance
     assert float(found[0, :, 0, 0].detach().abs().max()) == 0
+    assert float(gradients[1][0, 0, 0, 0]) == 0
     for gradient, right in zip(gradients, expected_gradients, strict=True):
-        assert float((gradient.double() - right).norm() / right.norm()) < tolerance
+        assert gradient.shape == right.shape
+        assert relative_error(gradient, right) < tolerance
+
+
+@pytest.mark.gpu
+def test_nan_is_not_taken_for_a_patch_without_length() -> None:
+    u, lengths = channels_last(1, 8, 2, 2).cuda(), torch.rand(1, 1, 2, 2).cuda()
+    lengths[0, 0, 1, 1] = torch.nan
+    assert exponential.exponential_map(u, lengths, 2.0, 0.01).isnan().sum() == 8
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("channels", [3, 128, 700])
+def test_squares_and_their_gradients(channels: int) -> None:
+    maps = channels_last(2, channels, 9, 6).cuda().requires_grad_()
+    weights = torch.randn(2, 1, 9, 6).cuda()
+    found = patch_squares(maps, 3, True)
+    (gradient,) = torch.autograd.grad(found, maps, weights, create_graph=True)
+    (fused_gradient,) = torch.autograd.grad(patch_squares(maps, 3, True), maps, weights)
+    (again,) = torch.autograd.grad(gradient.square().sum(), maps)
+    exact = maps.detach().double().cpu().requires_grad_()
+    expected = patch_squares(exact, 3, True)
+    (right,) = torch.autograd.grad(expected, exact, weights.double().cpu(), create_graph=True)
+    (right_again,) = torch.autograd.grad(right.square().sum(), exact)
+    for one, other in ((found, expected), (gradient, right), (fused_gradient, right), (again, right_again)):
+        assert relative_error(one, other) < 1e-5
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("width", [1, 27, 1152, 4608])
+def test_unit_rows_and_their_gradients(width: int) -> None:
+    filters = torch.randn(5, width).cuda()
+    filters[3] = 0
+    filters.requires_grad_()
+    weights = torch.randn(5, width).cuda()
+    weights[3] = 0
+    found = unit_rows(filters)
+    (gradient,) = torch.autograd.grad(found, filters, weights)
+    (differentiable,) = torch.autograd.grad(unit_rows(filters), filters, weights, create_graph=True)
+    (again,) = torch.autograd.grad(differentiable.square().sum(), filters)
+    exact = filters.detach().double().cpu().requires_grad_()
+    expected = unit_rows(exact)
+    (right,) = torch.autograd.grad(expected, exact, weights.double().cpu(), create_graph=True)
+    (right_again,) = torch.autograd.grad(right.square().sum(), exact)
+    torch.testing.assert_close(found.detach().double().cpu(), expected.detach(), rtol=1e-5, atol=1e-6)
+    for one, other in ((gradient, right), (differentiable, right), (again, right_again)):
+        torch.testing.assert_close(one.detach().double().cpu(), other.detach(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("clip", [None, 5.0])
+def test_a_step_on_the_sphere_is_the_plain_one(clip: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = torch.randn(6, 4, 3, 3)
+    fused, plain = torch.nn.Parameter(start.cuda()), torch.nn.Parameter(start.double())
+    calls, step = [0], rows.sphere_step
+
+    def counting(*arguments: object) -> None:
+        calls[0] += 1
+        step(*arguments)  # pyright: ignore[reportArgumentType]
+
+    monkeypatch.setattr(rows, "sphere_step", counting)
+    optimizers = [SphereSGD([p], torch.tensor(0.1, device=p.device), momentum=0.9, clip=clip) for p in (fused, plain)]
+    for _ in range(5):
+        gradient = torch.randn_like(start)
+        for parameter, optimizer in zip((fused, plain), optimizers, strict=True):
+            parameter.grad = gradient.to(parameter)
+            optimizer.step()
+        assert relative_error(fused, plain) < 1e-6
+    momenta = [optimizer.state[p]["momentum_buffer"] for p, optimizer in zip((fused, plain), optimizers, strict=True)]
+    assert relative_error(*momenta) < 1e-5
+    assert calls[0] == 4  # the first step has no momentum yet
 
 
 @pytest.mark.gpu

@@ -145,9 +145,9 @@ def projections_and_norms() -> tuple[torch.Tensor, torch.Tensor]:
 def test_scaled_is_its_definition_and_zero_at_zero(kernel: Kernel, offset: float) -> None:
     projected, norms = projections_and_norms()
     expected = norms * kernel(projected / (norms + offset))
-    torch.testing.assert_close(kernel.scaled(projected, norms, offset), expected, rtol=1e-12, atol=0)
+    torch.testing.assert_close(kernel.scaled(projected, norms.square(), offset), expected, rtol=1e-12, atol=0)
     norms[0, 0, 1] = 0
-    scaled = kernel.scaled(projected, norms, offset)
+    scaled = kernel.scaled(projected, norms.square(), offset)
     assert bool((scaled[0, :, 1] == 0).all())
     torch.testing.assert_close(scaled[1], expected[1], rtol=1e-12, atol=0)
 
@@ -163,7 +163,7 @@ def test_gradients_of_scaled_agree_with_central_differences(kernel: Kernel, offs
         inputs = (*inputs, torch.tensor(float(kernel.alpha), dtype=torch.float64, requires_grad=True))
 
     def scaled(u: torch.Tensor, S: torch.Tensor, alpha: torch.Tensor | None = None) -> torch.Tensor:
-        return (kernel if alpha is None else Exponential(alpha)).scaled(u, S, offset)
+        return (kernel if alpha is None else Exponential(alpha)).scaled(u, S.square(), offset)
 
     assert torch.autograd.gradcheck(scaled, inputs)
     assert torch.autograd.gradgradcheck(scaled, inputs)
@@ -175,7 +175,7 @@ def test_a_zero_patch_pulls_at_nothing(kernel: Kernel, offset: float) -> None:
     projected, norms = projections_and_norms()
     projected[0, :, 1], norms[0, :, 1] = 0, 0
     projected.requires_grad_()
-    (gradient,) = torch.autograd.grad(kernel.scaled(projected, norms, offset).sum(), projected)
+    (gradient,) = torch.autograd.grad(kernel.scaled(projected, norms.square(), offset).sum(), projected)
     assert bool((gradient[0, :, 1] == 0).all())
     assert bool(torch.isfinite(gradient).all())
     assert bool((gradient[1] != 0).all())
@@ -185,7 +185,7 @@ def test_a_zero_patch_pulls_at_nothing(kernel: Kernel, offset: float) -> None:
 def test_nan_is_not_taken_for_zero(kernel: Kernel) -> None:
     projected, norms = projections_and_norms()
     norms[1, 0, 2, 3] = torch.nan
-    scaled = kernel.scaled(projected, norms, 1e-5)
+    scaled = kernel.scaled(projected, norms.square(), 1e-5)
     assert bool(scaled[1, :, 2, 3].isnan().all())
     assert int(scaled.isnan().sum()) == 5
 
@@ -195,10 +195,10 @@ def test_projections_in_half_precision_are_scaled_in_single(kernel: Kernel) -> N
     """As autocast leaves them. What is lost is what the rounding of <z, x> itself loses."""
     projected, norms = (tensor.float() for tensor in projections_and_norms())
     rounded = projected.to(torch.bfloat16).requires_grad_()
-    scaled = kernel.scaled(rounded, norms, 1e-5)
+    scaled = kernel.scaled(rounded, norms.square(), 1e-5)
     assert scaled.dtype == torch.float32
     same = rounded.detach().float().requires_grad_()
-    expected = kernel.scaled(same, norms, 1e-5)
+    expected = kernel.scaled(same, norms.square(), 1e-5)
     torch.testing.assert_close(scaled, expected, rtol=1e-6, atol=0)
     weights = torch.randn_like(scaled)
     (gradient,), (expected_gradient,) = (torch.autograd.grad(y, u, weights) for y, u in ((scaled, rounded), (expected, same)))

@@ -372,6 +372,18 @@ def test_logistic_regression_is_that_of_scikit_learn(regularization: float) -> N
         np.testing.assert_allclose(column.numpy(), reference.coef_[0], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize(("n", "d", "rank"), [(2000, 128, 10), (300, 2000, 300)])
+def test_ridge_regression_in_fp32_is_as_precise_as_its_numbers(n: int, d: int, rank: int) -> None:
+    """Also for features of low rank and a small lambda."""
+    features = (torch.randn(n, rank) @ torch.randn(rank, d)) / rank**0.5
+    targets = features @ torch.randn(d, 2) / d**0.5
+    model = fit_linear(features, targets, 1e-5, loss=Square())
+    exact = fit_linear(features.double(), targets.double(), 1e-5, loss=Square())
+    assert model.weights.dtype == torch.float32
+    assert model.objective == pytest.approx(exact.objective, rel=1e-3)
+    assert float((model.weights - exact.weights).norm() / exact.weights.norm()) < 1e-5
+
+
 @pytest.mark.parametrize(("n", "d"), [(60, 8), (8, 60)])
 def test_the_square_loss_is_ridge_regression(n: int, d: int) -> None:
     features, targets = torch.randn(n, d, dtype=torch.float64), torch.randn(n, 2, dtype=torch.float64)

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 
 from sckn.inverse_root import InverseRoot
 from sckn.layer import KernelLayer, LayerConfig
+from sckn.network import CKN, NetworkConfig
 from sckn.patches import patch_norms
 from sckn.precision import Precision, precision
 
@@ -85,8 +86,14 @@ def test_at_medium_precision_matrices_and_norms_keep_fp32(inverse_root: InverseR
     residual = root.double() @ K @ root.double() - torch.eye(24, dtype=torch.float64)
     assert float(residual.norm()) < 1e-3  # bf16 in any of its products would leave 1e-1 or more at this condition
     error = float((output.double() - exact).norm() / exact.norm())
-    assert output.dtype == torch.float32
+    assert output.dtype == torch.bfloat16  # as that of any layer
     assert 1e-4 < error < 1e-2
+
+
+def test_the_output_of_a_network_has_the_type_of_its_images() -> None:
+    layers = (LayerConfig(8, 3, subsampling=2), LayerConfig(6, 2))
+    with precision("medium", CPU):
+        assert CKN(NetworkConfig(3, layers))(torch.rand(2, 3, 8, 8)).dtype == torch.float32
 
 
 def test_the_gradient_of_the_root_keeps_fp32_too() -> None:

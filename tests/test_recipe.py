@@ -24,6 +24,14 @@ def test_the_rate_falls_as_the_schedule_says(schedule: Schedule, expected: list[
     assert [recipe.rate(quarter / 4) for quarter in range(5)] == pytest.approx(expected, abs=1e-15)
 
 
+@pytest.mark.parametrize("schedule", ["constant", "linear", "cosine"])
+def test_the_rate_first_rises(schedule: Any) -> None:
+    """Over the first two of eight epochs, as a part of what it would be."""
+    warm, cold = Recipe(epochs=8, schedule=schedule, warmup=2), Recipe(epochs=8, schedule=schedule)
+    ratios = [warm.rate(epoch / 8) / cold.rate(epoch / 8) for epoch in range(8)]
+    assert ratios == pytest.approx([0, 0.5, 1, 1, 1, 1, 1, 1], abs=1e-15)
+
+
 def test_every_schedule_is_tested_above() -> None:
     assert set(get_args(Schedule)) == {"halving", "constant", "linear", "cosine"}
 

@@ -366,6 +366,14 @@ def test_numbers_that_cannot_be_read_are_named(tmp_path: Path, numbers: str | No
 # -- the figures ------------------------------------------------------------------------------------------------------
 
 
+def test_seconds_spent_before_are_in_the_next_record_alone(tmp_path: Path) -> None:
+    run = RunFolder.open(tmp_path, {}, resume=False)
+    run.add_seconds("k-means", 2.5)
+    for epoch in range(2):
+        run.record({"epoch": epoch, "seconds": {"weights": 1.0}})
+    assert [record["seconds"] for record in run.history()] == [{"k-means": 2.5, "weights": 1.0}, {"weights": 1.0}]
+
+
 def test_figures_are_valid_json(tmp_path: Path) -> None:
     run = new_run(tmp_path)
     run.record(record(0, validation_error=None))

@@ -102,6 +102,26 @@ def test_off_the_sphere_it_is_sgd(settings: dict[str, float]) -> None:
         torch.testing.assert_close(ours, theirs)
 
 
+def test_long_gradients_are_shortened_and_short_ones_left() -> None:
+    """With momentum 0 the step of a clipped row is that of a gradient scaled by hand."""
+    start, gradient = unit_rows(4, 7), torch.randn(4, 7, dtype=FLOAT64)
+    lengths = sphere_direction(start, gradient).norm(dim=1, keepdim=True)
+    clip = float(lengths.median())
+    results = []
+    for given, limit in ((gradient, clip), (gradient * (clip / lengths).clamp_max(1), None)):
+        parameter = torch.nn.Parameter(start.clone())
+        parameter.grad = given
+        SphereSGD([parameter], lr=0.3, clip=limit).step()
+        results.append(parameter.detach())
+    torch.testing.assert_close(*results, rtol=1e-12, atol=1e-12)
+    unclipped = torch.nn.Parameter(start.clone())
+    unclipped.grad = gradient
+    SphereSGD([unclipped], lr=0.3).step()
+    same = (unclipped.detach() - results[0]).norm(dim=1) < 1e-12
+    assert same.tolist() == (lengths <= clip).flatten().tolist()
+    assert 0 < int(same.sum()) < 4
+
+
 def test_a_scalar_learns_beside_the_filters() -> None:
     filters, alpha = torch.nn.Parameter(unit_rows(2, 3)), torch.nn.Parameter(torch.tensor(1.0))
     optimizer = SphereSGD([{"params": [filters]}, {"params": [alpha], "sphere": False}], lr=0.1)

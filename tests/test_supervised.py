@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
@@ -561,6 +562,20 @@ def test_a_last_step_that_no_loss_has_seen_is_undone_too(
     assert bool(torch.isfinite(given.kernel_layers[0].filters).all())
 
 
+@pytest.mark.parametrize("flip", [False, True])
+def test_a_problem_that_is_hard_is_not_taken_for_divergence(flip: bool) -> None:
+    """Labels that are nearly noise: the first objective is hardly below that of W = 0, and steps go above it."""
+    images, labels = digits()
+    noise = torch.rand(len(labels), generator=torch.Generator().manual_seed(0)) < 0.45
+    targets = (2.0 * ((labels % 2 == 0) ^ noise) - 1)[:1000, None]
+    recipe = Recipe(epochs=3, batch_size=50, learning_rate=0.05, schedule="cosine", weights="sgd", flip=flip, shift=int(flip))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        result = train_supervised(network(), images[:1000], targets, regularization=1e-3, recipe=recipe, progress=False)
+    assert all(record["accepted"] for record in result.history)
+    assert result.history[0]["objective"] > 0.9
+
+
 def test_other_errors_are_not_taken_for_divergence(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any) -> Fit:
         raise ValueError("something else")
@@ -652,16 +667,34 @@ def test_the_loss_that_steps_see_is_that_of_all_samples() -> None:
         assert record["objective"] == pytest.approx(loss + float(W.square().sum()) / 600, rel=1e-6)
 
 
-def test_by_sgd_w_stays_at_the_minimum_of_the_whole_objective() -> None:
-    """Where the gradient of the mean loss, over all samples in one batch, is that of the penalty with the sign changed."""
+@pytest.mark.parametrize("active_set", [False, True])
+def test_by_sgd_w_stays_at_the_minimum_of_the_whole_objective(active_set: bool) -> None:
+    """Where the gradient of the mean loss, over all samples in one batch, is that of the penalty with the sign changed; in the
+    active set there are fewer, with the same sum of gradients."""
     recipe = Recipe(
         epochs=5, batch_size=COUNT, learning_rate=1e-12, weights="sgd", weights_learning_rate=0.01, schedule="constant"
     )
-    recipe = replace(recipe, solver_tolerance=1e-10, active_set=False)
+    recipe = replace(recipe, solver_tolerance=1e-10, active_set=active_set)
     memory = Memory()
-    train(network().double(), recipe, store=memory, regularization=0.1)
+    result = train(network(16).double(), recipe, store=memory, regularization=1e-3)
+    assert (result.history[-1]["active_fraction"] < 0.9) == active_set
     start, end = (memory.states[number].tensors["weights"] for number in (0, -1))
     assert float((end - start).norm() / start.norm()) < 1e-8  # without the penalty it would be 1e-2
+
+
+@pytest.mark.parametrize("averaging", [0.0, 0.9])
+def test_a_closing_fit_ends_at_the_minimum_for_the_last_filters(averaging: float) -> None:
+    recipe = replace(CAREFUL, weights="sgd", schedule="cosine", averaging=averaging, solver_tolerance=1e-6, **SLOW_RATES)
+    open_end = train(network(), recipe, regularization=0.1)
+    result = train(network(), replace(recipe, closing_fit=True), regularization=0.1)
+    filters = [found.model.network.kernel_layers[1].filters for found in (open_end, result)]
+    assert torch.equal(*filters)
+    images, labels = digits()
+    features = result.model.network(images[:COUNT]).detach().flatten(1).double()
+    scale = 10 / float(network()(images[:COUNT]).detach().flatten(1).norm(dim=1).mean())
+    expected = fit_linear(features * scale, one_vs_all(labels[:COUNT], 10, torch.float64), 0.1, tolerance=1e-9)
+    torch.testing.assert_close(result.model.weights.detach().double(), expected.weights * scale, rtol=1e-3, atol=1e-3)
+    assert not torch.allclose(open_end.model.weights, result.model.weights, rtol=1e-2, atol=1e-2)
 
 
 # -- averages -------------------------------------------------------------------------------------------------------------
@@ -819,9 +852,36 @@ def test_a_training_can_be_prolonged() -> None:
     whole = train(network(), QUICK)
     assert torch.equal(prolonged.model.weights, whole.model.weights)
     assert without_seconds(store.records) == without_seconds(whole.history)
-    # what counts as divergence is remembered: nine tenths of the way from the first objective to that of W = 0
-    first = whole.history[0]["objective"]
-    assert [state.numbers["limit"] for state in store.states] == pytest.approx(4 * [first + 0.9 * (10 - first)])
+    # what counts as divergence is remembered
+    assert [state.numbers["at_zero"] for state in store.states] == pytest.approx(4 * [10.0])
+
+
+@pytest.mark.parametrize(
+    ("changed", "complaint"),
+    [
+        ({"recipe": replace(QUICK, averaging=0.9)}, "averaging = 0.0, but averaging = 0.9 was given"),
+        ({"regularization": 0.5}, "regularization = 0.01"),
+        ({"count": COUNT - 1}, "images = "),
+    ],
+)
+def test_a_state_of_other_settings_is_refused(changed: dict[str, Any], complaint: str) -> None:
+    store = Memory()
+    settings: dict[str, Any] = {"recipe": QUICK, "count": COUNT, "regularization": 0.01}
+    train(network(), replace(QUICK, epochs=1), regularization=0.01, store=store)
+    with pytest.raises(ValueError, match=complaint):
+        train(network(), store=store, **{**settings, **changed})
+
+
+def test_what_cannot_be_trained_is_refused() -> None:
+    images, labels = digits()
+    with pytest.raises(ValueError, match="frozen"):
+        train(network().requires_grad_(False), QUICK)
+    with pytest.raises(ValueError, match="no images for validation"):
+        train(network(), QUICK, validation=(images[:0], labels[:0]))
+    targets = images[:COUNT, :, :2, :2]
+    for recipe in (Recipe(loss="square", flip=True), Recipe(loss="square", shift=1)):
+        with pytest.raises(ValueError, match="not the targets of their pixels"):
+            train_supervised(network(), images[:COUNT], targets, regularization=1.0, recipe=recipe, progress=False)
 
 
 def test_the_preconditioner_is_that_of_the_first_filters() -> None:

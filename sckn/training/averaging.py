@@ -25,8 +25,8 @@ class IterateAverage:
 
     def update(self) -> None:
         """After a step. It waits for nothing, and can be part of a CUDA graph."""
-        for mean, parameter in zip(self.means, self.parameters, strict=True):
-            mean.lerp_(parameter.detach(), 1 - self.decay)
+        values = [parameter.detach() for parameter in self.parameters]
+        torch._foreach_lerp_(self.means, values, 1 - self.decay)  # pyright: ignore[reportPrivateImportUsage]
 
     def mean_of(self, parameter: Tensor) -> Tensor:
         """The mean of one of the parameters."""

@@ -1,7 +1,5 @@
 """An experiment in one TOML file: a data set, a network, and how it is trained."""
 
-import re
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -18,8 +16,9 @@ from sckn.data.svhn import read_svhn
 from sckn.network import NetworkConfig
 from sckn.precision import Precision
 from sckn.preparation import Preparation
-from sckn.settings import one_of, real_number, true_or_false, whole_number
+from sckn.settings import file_name, one_of, real_number, true_or_false, whole_number
 from sckn.training.recipe import Recipe
+from sckn.training.toml_file import checked_settings
 
 __all__ = ["Experiment", "SeedReport", "class_names", "peak_memory", "prepared_images", "read_data", "read_dataset"]
 
@@ -84,8 +83,6 @@ class Experiment:
     image_size: int = 32
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.name, str) and re.fullmatch(r"[\w.-]*\w[\w.-]*", self.name)):
-            raise ValueError(f"name must consist of letters, digits, '.', '_' and '-', got {self.name!r}")
         if not isinstance(self.network, NetworkConfig):
             raise ValueError(f"network must be a NetworkConfig, got {self.network!r}")
         if not isinstance(self.recipe, Recipe | None):
@@ -94,6 +91,7 @@ class Experiment:
             if not isinstance(getattr(self, name), tuple) or not getattr(self, name):
                 raise ValueError(f"{name} must be a list of one or more whole numbers, got {getattr(self, name)!r}")
         checked = {
+            "name": file_name("name", self.name),
             "dataset": one_of("dataset", self.dataset, tuple(READERS)),
             "seeds": tuple(whole_number("each of seeds", seed, least=0) for seed in self.seeds),
             "whitening_power": real_number("whitening_power", self.whitening_power, least=0),
@@ -135,17 +133,8 @@ class Experiment:
     @classmethod
     def from_toml(cls, path: Path) -> Self:
         """Read an experiment; a mistake in the file is named."""
-        try:
-            content = tomllib.loads(Path(path).read_text())
-        except OSError as error:
-            raise ValueError(f"{path} cannot be read ({error.strerror}); expected an experiment in TOML") from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise ValueError(f"{path} is not valid TOML: {error}") from None
         known = {field.name for field in fields(cls)}
-        unknown, missing = sorted(set(content) - known), sorted({"name", "dataset", "network"} - set(content))
-        if unknown or missing:
-            problem = f"has unknown settings: {', '.join(unknown)}" if unknown else f"lacks {', '.join(missing)}"
-            raise ValueError(f"{path} {problem}; the settings are {', '.join(sorted(known))}")
+        content = checked_settings(path, known=known, required=("name", "dataset", "network"))
         for name in ("seeds", "lambda_exponents"):
             if name in content:
                 content[name] = tuple(content[name]) if isinstance(content[name], list) else content[name]

@@ -29,7 +29,7 @@ class FilterStep:
     Parameters
     ----------
     network: trained in place. width: of its features.
-    regularization: lambda, the weight decay of W.
+    regularization: lambda, for W.
     saved: tensors of an interrupted training, of `tensors()`.
     """
 
@@ -50,7 +50,7 @@ class FilterStep:
         self.active = ActiveSet(len(images), images.device, self.processes)
         self.weights = images.new_zeros(width, samples.targets.shape[1]).requires_grad_(recipe.weights == "sgd")
         self.preconditioners = self._preconditioners(saved)
-        self.optimizer = self._optimizer(regularization)
+        self.regularization, self.optimizer = regularization, self._optimizer()
         learned = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
         self.average = IterateAverage(learned, recipe.averaging) if recipe.averaging else None
         for parameter in learned:  # momentum from the start, where the state of a training puts it
@@ -66,24 +66,27 @@ class FilterStep:
             return [None for _ in layers]
         if saved is not None:
             return [saved[f"preconditioner.{index}"].to(images.device) for index in layers]
-        shown = images[: self.processes.share_sizes(PRECONDITIONING_IMAGES)[self.processes.rank]]
+        count = self.samples.total()
+        spread = torch.arange(0, count, max(1, count // PRECONDITIONING_IMAGES))[:PRECONDITIONING_IMAGES]
+        shown = images[self.active.own(spread).to(images.device)]  # of all classes, also where images are sorted by them
         return list(preconditioners(self.network, shown, self.recipe.preconditioner, processes=self.processes))
 
-    def _optimizer(self, regularization: float) -> SphereSGD:
+    def _optimizer(self) -> SphereSGD:
         recipe, layers = self.recipe, self.network.kernel_layers
         # learning rates are on the device, so that a recorded step sees them change
         bases = (recipe.learning_rate, recipe.alpha_learning_rate, recipe.weights_learning_rate)
         self._rates = [(base, self.weights.new_zeros(())) for base in bases]
+        self._decay = self.weights.new_zeros(())
         filter_rate, alpha_rate, weights_rate = (rate for _, rate in self._rates)
         groups: list[dict[str, Any]] = [
-            {"params": [layer.filters], "lr": filter_rate, "preconditioner": Q}
+            {"params": [layer.filters], "lr": filter_rate, "preconditioner": Q, "clip": recipe.clip}
             for layer, Q in zip(layers, self.preconditioners, strict=True)
         ]
         alphas = [layer.log_alpha for layer in layers if layer.log_alpha is not None]
         if alphas:
             groups.append({"params": alphas, "lr": alpha_rate, "sphere": False})
         if recipe.weights == "sgd":
-            groups.append({"params": [self.weights], "lr": weights_rate, "sphere": False, "weight_decay": regularization})
+            groups.append({"params": [self.weights], "lr": weights_rate, "sphere": False, "weight_decay": self._decay})
         return SphereSGD(groups, momentum=recipe.momentum)
 
     def ready(self, scale: float) -> None:
@@ -110,6 +113,8 @@ class FilterStep:
         moves = draw_moves(count, recipe.flip, recipe.shift, self.generator)
         moves = None if moves is None else moves[self.processes.share].to(device)
         batches = order.to(device).split(recipe.batch_size) if len(order) else ()
+        # Steps see the mean loss of active samples, larger than that of all; the penalty grows alike.
+        self._decay.fill_(self.regularization * count / max(1, len(order)))
         self._batch_step.begin_epoch()
         self._batch_step.total_loss.zero_()
         self.network.train()

@@ -20,18 +20,20 @@ LOSSES: dict[LossName, Loss] = {"squared_hinge": SquaredHinge(), "logistic": Log
 
 @dataclass(frozen=True)
 class Recipe:
-    """The settings of `train_supervised`.
+    """The settings of `train_supervised`. One that belongs to what is not in use, such as `reactivation` without an active
+    set, is ignored.
 
     Parameters
     ----------
     epochs: passes over the (active) samples. batch_size: samples in a step, over all processes.
     learning_rate, momentum: of SGD on the sphere.
     schedule: "halving" is the paper's: an epoch after which the objective is higher is undone and the rate halved;
-        "cosine" and "linear" let the rate fall to 0 over the epochs; "constant".
+        "cosine" and "linear" let the rate fall to 0 over the epochs; "constant". warmup: epochs over which it first rises.
+    clip: the largest norm of a filter's gradient on the sphere, to which longer ones are shortened; None is no limit.
     loss: "squared_hinge", "logistic" or "square".
     weights: W is found by the convex "solver" after each epoch, or learned in the same steps by "sgd".
     solver: "lbfgs" or "miso". solver_tolerance: its relative gradient.
-    weights_learning_rate: of W, with weights = "sgd".
+    weights_learning_rate: of W, with weights = "sgd". closing_fit: then the solver finds W after the last epoch.
     alpha_learning_rate: of log(alpha), where a kernel's alpha is learnable.
     active_set: a sample whose loss has no gradient is left out until `reactivation`, the part of such samples that come
         back after each epoch, picks it.
@@ -47,11 +49,14 @@ class Recipe:
     learning_rate: float = 0.1
     momentum: float = 0.9
     schedule: Schedule = "halving"
+    warmup: float = 0.0
+    clip: float | None = None
     loss: LossName = "squared_hinge"
     weights: Weights = "solver"
     solver: Solver = "lbfgs"
     solver_tolerance: float = 1e-3
     weights_learning_rate: float = 1e-3
+    closing_fit: bool = False
     alpha_learning_rate: float = 1e-2
     active_set: bool = True
     reactivation: float = 0.1
@@ -69,11 +74,13 @@ class Recipe:
             "learning_rate": real_number("learning_rate", self.learning_rate, above=0),
             "momentum": real_number("momentum", self.momentum, least=0, below=1),
             "schedule": one_of("schedule", self.schedule, get_args(Schedule)),
+            "warmup": real_number("warmup", self.warmup, least=0),
             "loss": one_of("loss", self.loss, get_args(LossName)),
             "weights": one_of("weights", self.weights, get_args(Weights)),
             "solver": one_of("solver", self.solver, get_args(Solver)),
             "solver_tolerance": real_number("solver_tolerance", self.solver_tolerance, above=0),
             "weights_learning_rate": real_number("weights_learning_rate", self.weights_learning_rate, above=0),
+            "closing_fit": true_or_false("closing_fit", self.closing_fit),
             "alpha_learning_rate": real_number("alpha_learning_rate", self.alpha_learning_rate, above=0),
             "active_set": true_or_false("active_set", self.active_set),
             "reactivation": real_number("reactivation", self.reactivation, least=0, below=1 + 1e-9),
@@ -83,8 +90,9 @@ class Recipe:
             "feature_norm": real_number("feature_norm", self.feature_norm, above=0),
             "precision": one_of("precision", self.precision, get_args(Precision)),
         }
-        if self.preconditioner is not None:
-            checked["preconditioner"] = real_number("preconditioner", self.preconditioner, above=0)
+        for name in ("clip", "preconditioner"):
+            if getattr(self, name) is not None:
+                checked[name] = real_number(name, getattr(self, name), above=0)
         for name, value in checked.items():
             object.__setattr__(self, name, value)
 
@@ -99,9 +107,10 @@ class Recipe:
 
     def rate(self, progress: float) -> float:
         """The part of the learning rates in use after this part (0 to 1) of the training."""
+        risen = min(1.0, progress * self.epochs / self.warmup) if self.warmup else 1.0
         if self.schedule == "cosine":
-            return (1 + math.cos(math.pi * progress)) / 2
-        return 1 - progress if self.schedule == "linear" else 1.0
+            return risen * (1 + math.cos(math.pi * progress)) / 2
+        return risen * (1 - progress) if self.schedule == "linear" else risen
 
     def to_dict(self) -> dict[str, Any]:
         """All settings, defaults included."""

@@ -29,6 +29,7 @@ from sckn.files import append_line, remove_leftovers, written_whole
 from sckn.model import KernelModel
 from sckn.plotting import MissingPackageError
 from sckn.results import code_version, machine
+from sckn.superres.upscaler import Upscaler
 from sckn.training.curves import draw_curves
 from sckn.training.state import EpochRecord, TrainingState
 
@@ -57,6 +58,7 @@ class RunFolder:
     def __init__(self, path: Path, config: dict[str, Any], writer_class: Any = None) -> None:
         self.path, self.config = path, config
         self._writer_class, self._writer = writer_class, None
+        self._seconds: dict[str, float] = {}
 
     @classmethod
     def open(cls, path: str | Path, config: dict[str, Any], *, resume: bool, tensorboard: bool = False) -> Self:
@@ -110,11 +112,17 @@ class RunFolder:
 
     def record(self, record: EpochRecord) -> None:
         """Add the figures of an epoch; they are on the disk when this returns."""
+        if self._seconds:
+            record, self._seconds = {**record, "seconds": self._seconds | record["seconds"]}, {}
         with self._saving(self._metrics):
             append_line(self._metrics, json.dumps(_finite(record), allow_nan=False))
         if self._writer_class is not None:
             with self._saving(self.path / "tensorboard"):
                 self._show(record)
+
+    def add_seconds(self, phase: str, seconds: float) -> None:
+        """What was spent on the training before its next record, which will say so."""
+        self._seconds[phase] = seconds
 
     def save_best(self, model: KernelModel) -> None:
         """Keep the best model so far."""
@@ -128,7 +136,7 @@ class RunFolder:
         """The figures of all epochs, also of those before the run was resumed; what was not finite is None."""
         return [record for _, record in self._lines()]
 
-    def finish(self, model: KernelModel) -> None:
+    def finish(self, model: KernelModel | Upscaler) -> None:
         """Keep the final model; draw the curves, where matplotlib is installed."""
         final, curves = self.path / "model.safetensors", self.path / "curves.png"
         with self._saving(final):

@@ -32,10 +32,11 @@ from sckn.training.state import EpochRecord, TrainingState, TrainingStore
 
 __all__ = ["TrainingDivergedError", "TrainingResult", "train_supervised"]
 
-# Training gives up after so many epochs in a row that end in NaN, or this part of the way from the first objective to that
-# of W = 0, where features are worth nothing.
+# Training gives up after so many epochs in a row that diverge: that end in NaN, with this multiple of the objective at
+# W = 0, or, once the objective is well below that, with most of what was gained lost: features are worth nothing then.
 PATIENCE = 5
-DIVERGED = 0.9
+EXPLODED = 2.0
+GAINED, LOST = 0.1, 0.9
 
 Arrays = Tensor | np.ndarray
 
@@ -51,7 +52,7 @@ class TrainingResult:
     Objective, loss and training error are those of the filters and W at the end of the epoch, before it was undone if it was;
     with W by SGD and a schedule other than "halving" they are, but for the last epoch, means over the steps of the epoch, and
     there is no training error. The validation error is that of the model as it would be returned: after the epoch was
-    undone, and with averaged iterates.
+    undone, and with averaged iterates. `learning_rate` is that with which the next epoch would begin.
     """
 
     model: KernelModel
@@ -80,7 +81,7 @@ def train_supervised(
     targets: class numbers (n,), or (n, outputs) of 1 and -1; for the square loss any numbers, (n,), (n, outputs), or
         (n, outputs, h, w) for a linear model of each pixel of the last map.
     regularization: lambda of the objective, near 1/n.
-    recipe: the settings; the paper's where left out.
+    recipe: the settings; the paper's alternation where left out.
     validation: images and targets on which the error is measured after each epoch.
     seed: of the order of the samples, of the augmentation and of what is reactivated.
     store: keeps the state after each epoch; a training that was interrupted goes on from there.
@@ -105,8 +106,13 @@ def train_supervised(
     if validation is not None:
         settings: dict[str, Any] = {"classification": recipe.classifies, "classes": samples.targets.shape[1]}
         held_out = Samples.checked(*validation, like=like, **settings, processes=processes)
-    if samples.total() == 0:
-        raise ValueError("there are no images to train on")
+    for name, given in (("to train on", samples), ("for validation", held_out)):
+        if given is not None and given.total() == 0:
+            raise ValueError(f"there are no images {name}")
+    if samples.per_pixel and (recipe.flip or recipe.shift):
+        raise ValueError("flip and shift move images, but not the targets of their pixels; set flip = False and shift = 0")
+    if not any(parameter.requires_grad for parameter in network.parameters()):
+        raise ValueError("all parameters of the network are frozen; network.requires_grad_() frees them")
     with precision(recipe.precision, like.device):
         store = store if processes.first else None
         saved = processes.broadcast(store.load_state() if store is not None else None)
@@ -131,22 +137,27 @@ class _Alternation:
         self.network, self.samples, self.validation, self.recipe = network, samples, validation, recipe
         self.device = samples.images.device
         self.epoch = self.failures = 0
-        self.limit = math.inf  # an objective not below it means divergence
+        self.at_zero = math.inf  # the objective for W = 0
         self.factor, self.best_error = 1.0, math.inf  # of the learning rates, halved at each step back; on validation
         self.history: list[EpochRecord] = []
         self.begun = saved is not None
+        # the number of epochs may grow
+        settings = {name: value for name, value in recipe.to_dict().items() if name != "epochs"}
+        self.settings = {**settings, "regularization": regularization, "images": samples.total()}
         if saved is not None:
+            _refuse_other_settings(saved.numbers.get("settings", {}), self.settings)
             _load_network(network, saved)
-        with torch.no_grad():  # all processes begin with the filters of the first
-            for parameter in network.parameters():
-                parameter.copy_(samples.processes.same(parameter))
+        with torch.no_grad():  # all processes begin with the filters and frames of the first
+            for tensor in network.state_dict(keep_vars=True).values():
+                tensor.copy_(samples.processes.same(tensor))
         width = self._feature_width(samples)
         if validation is not None and self._feature_width(validation) != width:
             sizes = f"{tuple(validation.images.shape[1:])} and {tuple(samples.images.shape[1:])}"
             raise ValueError(f"images for validation and for training have different numbers of features, from {sizes}")
         tensors = None if saved is None else saved.tensors
-        settings: dict[str, Any] = {"width": width, "regularization": regularization, "seed": seed, "saved": tensors}
-        self.filter_step = FilterStep(network, samples, recipe, **settings)
+        self.filter_step = FilterStep(
+            network, samples, recipe, width=width, regularization=regularization, seed=seed, saved=tensors
+        )
         self.linear = self.averaged_linear = LinearModel(self.filter_step.weights.detach().clone(), math.inf, math.inf, 0)
         if saved is None:
             network.train()
@@ -179,7 +190,8 @@ class _Alternation:
                 self.history.append(record)
                 self._make_safe(record, store)
                 shown = {"objective": "objective", "train": "train_error", "validation": "validation_error"}
-                figures = {label: record[name] for label, name in shown.items() if record[name] is not None}
+                figures = {label: record[name] for label, name in shown.items()}
+                figures = {label: value for label, value in figures.items() if value is not None and not math.isnan(value)}
                 bar.set_postfix({label: f"{value:.4g}" for label, value in figures.items()}, refresh=False)
                 bar.n = self.epoch
                 bar.refresh()
@@ -190,21 +202,21 @@ class _Alternation:
     def _first_fit(self) -> EpochRecord:
         clock = Clock(self.device)
         fit = self.linear_step.fit(self.network, self.samples, None)
-        first, worst = fit.linear.objective, self.linear_step.loss_at_zero(self.samples)
-        self.limit = first + DIVERGED * (worst - first)
-        if not math.isfinite(first):
+        self.at_zero = self.linear_step.loss_at_zero(self.samples)
+        if not math.isfinite(fit.linear.objective):
             raise ValueError("the features of the network are not finite; check its filters")
         self._keep(fit.linear)
         self.averaged_linear = fit.linear
         if self.filter_step.average is not None:
             self.filter_step.average.restart()
+        clock.lap("weights")
         return self._record(fit, accepted=True, clock=clock)
 
     def _one_epoch(self) -> EpochRecord:
         clock, before = Clock(self.device), self.filter_step.snapshot()
         fit = self._fit_of_an_epoch(clock)
         objective, halving = fit.linear.objective, self.recipe.schedule == "halving"
-        diverged = not math.isfinite(objective) or (objective > self.limit and not halving)
+        diverged = not math.isfinite(objective) or (self._lost(objective) and not halving)
         accepted = not diverged and not (halving and objective > self.linear.objective)
         self.epoch += 1
         self.failures = self.failures + 1 if diverged else 0
@@ -220,6 +232,11 @@ class _Alternation:
         self.filter_step.end_epoch()
         return self._record(fit, accepted=accepted, clock=clock)
 
+    def _lost(self, objective: float) -> bool:
+        before, gained = self.linear.objective, self.at_zero - self.linear.objective
+        collapsed = gained > GAINED * self.at_zero and objective > before + LOST * gained
+        return collapsed or objective > EXPLODED * self.at_zero
+
     def _fit_of_an_epoch(self, clock: Clock) -> Fit:
         """Steps (ii) and (i); the objective is NaN where they led to filters that no model can be built on."""
         fit = Fit(LinearModel(self.linear.weights, math.nan, math.nan, 0), math.nan, math.nan)
@@ -234,7 +251,7 @@ class _Alternation:
         return fit
 
     def _fit_after_epoch(self, loss_seen: float) -> Fit:
-        if self.recipe.weights == "solver":
+        if self._by_solver(self.epoch + 1):
             return self.linear_step.fit(self.network, self.samples, self.linear)
         weights = self.filter_step.weights.detach().clone()
         if self.recipe.schedule == "halving":
@@ -246,6 +263,10 @@ class _Alternation:
         # another pass over the images would cost a third of the epoch
         objective = loss_seen + penalty(weights, self.linear_step.regularization)
         return Fit(LinearModel(weights, objective, math.nan, 0), loss_seen, math.nan)
+
+    def _by_solver(self, epoch: int) -> bool:
+        """Whether W is found by the solver after this epoch."""
+        return self.recipe.weights == "solver" or (self.recipe.closing_fit and epoch == self.recipe.epochs)
 
     def _filters_have_a_root(self) -> bool:
         """False once they, or an alpha, are not finite, or all so alike that their kernel matrix cannot be inverted."""
@@ -268,7 +289,8 @@ class _Alternation:
                 f"training diverges: {found}, {self.failures} times in a row, at learning rates down to "
                 f"{self.recipe.learning_rate * self.factor * 2:.2g}; lower learning_rate in the recipe"
             )
-        warnings.warn(f"{found}; the epoch is undone and the learning rate halved", RuntimeWarning, stacklevel=2)
+        if self.samples.processes.first:
+            warnings.warn(f"{found}; the epoch is undone and the learning rate halved", RuntimeWarning, stacklevel=2)
 
     # -- the model that counts ----------------------------------------------------------------------------------------
 
@@ -287,7 +309,7 @@ class _Alternation:
         """W for the averaged filters."""
         average = self.filter_step.average
         assert average is not None
-        if self.recipe.weights == "solver":
+        if self._by_solver(self.epoch):
             return self.linear_step.fit(average.averaged(self.network), self.samples, self.averaged_linear).linear
         return LinearModel(average.mean_of(self.filter_step.weights).clone(), math.nan, math.nan, 0)
 
@@ -341,9 +363,11 @@ class _Alternation:
         tensors |= {"weights": self.linear.weights, "averaged_weights": self.averaged_linear.weights}
         duals = {"dual": self.linear.dual, "averaged_dual": self.averaged_linear.dual}
         tensors |= {name: dual for name, dual in duals.items() if dual is not None}
-        numbers = {name: getattr(self, name) for name in ("epoch", "failures", "factor", "best_error", "limit")}
+        numbers = {name: getattr(self, name) for name in ("epoch", "failures", "factor", "best_error", "at_zero")}
         numbers |= {"sample_gradients": self.filter_step.sample_gradients, "scale": self.linear_step.scale}
-        return TrainingState(tensors | self.filter_step.tensors(), {**numbers, "objective": self.linear.objective})
+        return TrainingState(
+            tensors | self.filter_step.tensors(), {**numbers, "objective": self.linear.objective, "settings": self.settings}
+        )
 
     def _load(self, saved: TrainingState) -> None:
         """The state of `_state`; network and filter step have theirs already."""
@@ -352,8 +376,17 @@ class _Alternation:
         self._keep(LinearModel(weights, numbers["objective"], math.nan, 0, tensors.get("dual")))
         self.averaged_linear = LinearModel(averaged, math.nan, math.nan, 0, tensors.get("averaged_dual"))
         self.filter_step.sample_gradients = numbers["sample_gradients"]
-        for name in ("epoch", "failures", "factor", "best_error", "limit"):
+        for name in ("epoch", "failures", "factor", "best_error", "at_zero"):
             setattr(self, name, numbers[name])
+
+
+def _refuse_other_settings(saved: dict[str, Any], given: dict[str, Any]) -> None:
+    for name, value in given.items():
+        if saved.get(name) != value:
+            raise ValueError(
+                f"the saved state is that of a training with {name} = {saved.get(name)}, but {name} = {value} was given; "
+                "give what it had, or start again in another place"
+            )
 
 
 def _load_network(network: CKN, saved: TrainingState) -> None:

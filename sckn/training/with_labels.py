@@ -113,7 +113,6 @@ class _Runner:
         images, labels = self._share(self.train, order)
         clock.lap("preparation")
         choices = self._choices(seed, images, labels, always=test is None)
-        clock.lap("choice of lambda, this process")
         # as the epochs took them, also those before an interruption
         seconds = {"preparation": clock.seconds["preparation"], "choice of lambda": sum(choice.seconds for choice in choices)}
         errors = {choice.exponent: choice.validation_error for choice in choices}
@@ -127,7 +126,7 @@ class _Runner:
         place = self.run / f"seed-{seed}" / "final"
         result = self._training(place, seed, recipe, best, (images, labels), None, len(self.train.labels))
         seconds["final training"] = _seconds(result.history)
-        clock.lap("final training, this process")
+        clock = Clock(self.device)
         train_error = self._error(result.model, images, labels, len(self.train.labels))
         evaluation = self._evaluation(result.model, test)
         test_error = evaluation.error
@@ -219,8 +218,12 @@ class _Runner:
         network = CKN(self.experiment.network).to(self.device)
         begun = self.processes.broadcast(store is not None and store.has_state())
         if not begun:
+            clock = Clock(self.device)
             with precision(recipe.precision, self.device):
                 self._fit_unsupervised(network, train[0], seed)
+            clock.lap("k-means")
+            if store is not None:
+                store.add_seconds("k-means", clock.seconds["k-means"])
         result = train_supervised(
             network,
             *train,

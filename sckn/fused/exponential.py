@@ -1,0 +1,133 @@
+"""The kernel map of a layer with the exponential kernel, equation (11) before pooling, in one pass over memory.
+
+    out = |x| exp(alpha (<z, x> / (|x| + offset) - 1)),   0 where x is 0
+
+Plain PyTorch makes two passes forward and eight backward over a map of (B, p, H, W) numbers, and dozens of small ones over
+the norms; here it is one each. `kernels.Exponential` has the plain form.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from sckn.fused.gpu import channels_last_on_gpu, pixels_and_block, tl, triton
+
+__all__ = ["applies", "exponential_map"]
+
+# pyright: reportInvalidTypeForm=false
+
+
+def applies(projected: Tensor, squares: Tensor) -> bool:
+    """Whether `exponential_map` can take these: a channels-last map on a GPU, with one squared norm a pixel."""
+    one_a_pixel = squares.shape == (projected.shape[0], 1, *projected.shape[2:]) and squares.dtype == torch.float32
+    return channels_last_on_gpu(projected) and one_a_pixel
+
+
+def exponential_map(projected: Tensor, squares: Tensor, alpha: float | Tensor, offset: float) -> Tensor:
+    """From <z, x> (B, p, H, W) in channels-last order and |x|^2 (B, 1, H, W); computed in fp32, differentiable once, also
+    with respect to alpha. The result has the type of `projected`."""
+    value: Tensor = _ExponentialMap.apply(projected, squares, alpha, offset)  # pyright: ignore[reportAssignmentType]
+    return value
+
+
+class _ExponentialMap(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, u: Tensor, squares: Tensor, alpha: float | Tensor, offset: float) -> Tensor:
+        squares, value = squares.contiguous(), torch.empty_like(u)
+        pixels, block = pixels_and_block(u)
+        learned = isinstance(alpha, Tensor)
+        channels = u.shape[1]
+        with torch.cuda.device_of(u):
+            _forward[(triton.cdiv(pixels, block),)](
+                u, squares, alpha, value, pixels, channels, offset, learned, block, triton.next_power_of_2(channels)
+            )
+        ctx.save_for_backward(u, squares, value, *([alpha] if learned else []))
+        ctx.alpha, ctx.offset = None if learned else alpha, offset
+        return value
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *gradients: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor | None, None]:
+        u, squares, value, *learned = ctx.saved_tensors
+        gradient = gradients[0].contiguous(memory_format=torch.channels_last)
+        of_u, of_squares = torch.empty_like(u), torch.empty_like(squares)
+        of_alpha = torch.empty_like(squares) if learned else of_squares  # not written where alpha is a number
+        pixels, block = pixels_and_block(u)
+        channels, alpha = u.shape[1], learned[0] if learned else ctx.alpha
+        with torch.cuda.device_of(u):
+            _backward[(triton.cdiv(pixels, block),)](
+                *(gradient, u, squares, alpha, value, of_u, of_squares, of_alpha),
+                *(pixels, channels, ctx.offset, bool(learned), block, triton.next_power_of_2(channels)),
+            )
+        return of_u, of_squares, of_alpha.sum().to(learned[0].dtype).view_as(learned[0]) if learned else None, None
+
+
+if triton is not None:
+
+    @triton.jit
+    def _forward(  # noqa: ANN202
+        u,  # noqa: ANN001
+        squares,  # noqa: ANN001
+        alpha,  # noqa: ANN001
+        value,  # noqa: ANN001
+        pixels,  # noqa: ANN001
+        channels,  # noqa: ANN001
+        offset,  # noqa: ANN001
+        LEARNED: tl.constexpr,
+        BLOCK_P: tl.constexpr,
+        BLOCK_C: tl.constexpr,
+    ):
+        pixel = tl.program_id(0).to(tl.int64) * BLOCK_P + tl.arange(0, BLOCK_P)
+        channel = tl.arange(0, BLOCK_C)
+        place = pixel[:, None] * channels + channel[None, :]
+        there = (pixel[:, None] < pixels) & (channel[None, :] < channels)
+        a = tl.load(alpha) if LEARNED else alpha
+        norm = tl.sqrt(tl.load(squares + pixel, mask=pixel < pixels, other=0.0))
+        present = norm != 0  # NaN is not taken for zero
+        length = tl.where(present, norm, 1.0)
+        scale = tl.where(present, a / (length + offset), 0.0)
+        shift = tl.where(present, tl.log(length) - a, float("-inf"))
+        x = tl.load(u + place, mask=there, other=0.0).to(tl.float32)
+        result = tl.exp(scale[:, None] * x + shift[:, None])
+        tl.store(value + place, result.to(value.dtype.element_ty), mask=there)
+
+    @triton.jit
+    def _backward(  # noqa: ANN202
+        gradient,  # noqa: ANN001
+        u,  # noqa: ANN001
+        squares,  # noqa: ANN001
+        alpha,  # noqa: ANN001
+        value,  # noqa: ANN001
+        of_u,  # noqa: ANN001
+        of_squares,  # noqa: ANN001
+        of_alpha,  # noqa: ANN001
+        pixels,  # noqa: ANN001
+        channels,  # noqa: ANN001
+        offset,  # noqa: ANN001
+        LEARNED: tl.constexpr,
+        BLOCK_P: tl.constexpr,
+        BLOCK_C: tl.constexpr,
+    ):
+        pixel = tl.program_id(0).to(tl.int64) * BLOCK_P + tl.arange(0, BLOCK_P)
+        channel = tl.arange(0, BLOCK_C)
+        place = pixel[:, None] * channels + channel[None, :]
+        there = (pixel[:, None] < pixels) & (channel[None, :] < channels)
+        a = tl.load(alpha) if LEARNED else alpha
+        norm = tl.sqrt(tl.load(squares + pixel, mask=pixel < pixels, other=0.0))
+        present = norm != 0  # NaN is not taken for zero
+        length = tl.where(present, norm, 1.0)
+        divisor = length + offset
+        x = tl.load(u + place, mask=there, other=0.0).to(tl.float32)
+        weighted = tl.load(gradient + place, mask=there, other=0.0).to(tl.float32)
+        weighted *= tl.load(value + place, mask=there, other=0.0).to(tl.float32)
+        scale = tl.where(present, a / divisor, 0.0)
+        tl.store(of_u + place, (weighted * scale[:, None]).to(of_u.dtype.element_ty), mask=there)
+        total, inner = tl.sum(weighted, axis=1), tl.sum(weighted * x, axis=1)
+        slope = (total / length - a * inner / (divisor * divisor)) / (2 * length)
+        tl.store(of_squares + pixel, tl.where(present, slope, 0.0), mask=pixel < pixels)
+        if LEARNED:
+            tl.store(of_alpha + pixel, tl.where(present, inner / divisor - total, 0.0), mask=pixel < pixels)

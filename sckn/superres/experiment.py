@@ -1,0 +1,112 @@
+"""An experiment on super-resolution in one TOML file: a factor, a network, and how it is trained."""
+
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Self
+
+from sckn.network import NetworkConfig
+from sckn.settings import file_name, one_of, real_number, true_or_false, whole_number
+from sckn.superres.patch_source import target_side
+from sckn.superres.upscaler import UpscalerConfig, network_margin
+from sckn.training.recipe import Recipe
+from sckn.training.toml_file import checked_settings, read_toml
+
+__all__ = ["UpscalingExperiment", "is_upscaling_experiment"]
+
+DATASETS = ("bsds500",)
+# The least value of each setting that is a whole number.
+LEAST = {
+    "scale": 2,
+    "patch": 1,
+    "samples": 1,
+    "validation_photos": 0,
+    "validation_samples": 1,
+    "kmeans_samples": 1,
+    "patches": 1,
+    "iterations": 1,
+    "batch_size": 1,
+    "seed": 0,
+}
+
+
+@dataclass(frozen=True)
+class UpscalingExperiment:
+    """What a TOML file in experiments/ says, where it is about super-resolution.
+
+    Parameters
+    ----------
+    name: of the result. dataset: "bsds500". network, recipe: what is trained, and how, with the square loss.
+    scale: the factor. low_resolution: the network works on the small image (see `Upscaler`).
+    patch: side of the network's input in training. samples: how many such patches; the paper has 200,000.
+    regularization: lambda, of features and targets scaled to mean squares that do not depend on the photographs.
+    validation_photos: how many photographs are held out, evenly spread over all; 0 trains on all of them.
+    validation_samples: patches of these, on which each epoch is judged.
+    kmeans_samples: patches from which the first filters are learned. patches, iterations: of k-means, for each layer.
+    batch_size: samples encoded at a time in that. seed: of all that is random.
+    """
+
+    name: str
+    dataset: str
+    scale: int
+    network: NetworkConfig
+    recipe: Recipe
+    low_resolution: bool = False
+    patch: int = 32
+    samples: int = 200_000
+    regularization: float = 1e-7
+    validation_photos: int = 25
+    validation_samples: int = 5000
+    kmeans_samples: int = 5000
+    patches: int = 100_000
+    iterations: int = 20
+    batch_size: int = 256
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.network, NetworkConfig) or not isinstance(self.recipe, Recipe):
+            raise ValueError(f"expected a NetworkConfig and a Recipe, got {self.network!r} and {self.recipe!r}")
+        checked = {
+            "name": file_name("name", self.name),
+            "dataset": one_of("dataset", self.dataset, DATASETS),
+            "low_resolution": true_or_false("low_resolution", self.low_resolution),
+            "regularization": real_number("regularization", self.regularization, above=0),
+            **{name: whole_number(name, getattr(self, name), least) for name, least in LEAST.items()},
+        }
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
+        if self.recipe.classifies:
+            raise ValueError(f'super-resolution learns numbers: set loss = "square" in the recipe, not "{self.recipe.loss}"')
+        if self.recipe.flip or self.recipe.shift:
+            raise ValueError("patches are turned when they are drawn: remove flip and shift from the recipe")
+        target_side(self.patch, self.margin)
+
+    @property
+    def margin(self) -> int:
+        """Pixels that the network loses on each side."""
+        return network_margin(self.network)
+
+    @property
+    def upscaler(self) -> UpscalerConfig:
+        """What is to be trained; the unit of its detail is known once photographs are."""
+        return UpscalerConfig(self.scale, self.low_resolution)
+
+    @classmethod
+    def from_toml(cls, path: Path) -> Self:
+        """Read an experiment; a mistake in the file is named."""
+        required = ("name", "dataset", "scale", "network", "recipe")
+        content = checked_settings(path, known={field.name for field in fields(cls)}, required=required)
+        try:
+            content["network"] = NetworkConfig.from_dict(content["network"])
+            content["recipe"] = Recipe.from_dict(content["recipe"])
+            return cls(**content)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
+
+    def to_dict(self) -> dict[str, Any]:
+        """All settings, defaults included."""
+        return {**asdict(self), "network": self.network.to_dict()}
+
+
+def is_upscaling_experiment(path: Path) -> bool:
+    """Whether a TOML file is about super-resolution, by its data set."""
+    return read_toml(path).get("dataset") in DATASETS

@@ -1,0 +1,80 @@
+"""Photographs in files: which a folder holds, reading them whole, writing them with what belongs to them."""
+
+from pathlib import Path
+
+import torch
+from PIL import Image, ImageOps
+from torch import Tensor
+
+from sckn.files import written_whole
+from sckn.superres.colour import luminance
+from sckn.superres.picture import Picture
+
+__all__ = ["open_photo", "photo_files", "read_luminance", "write_photo"]
+
+SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
+HOLD_EXIF = (".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
+# What Pillow raises at files that are damaged, of a kind it does not know, or too large to be meant.
+UNREADABLE = (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError)
+
+
+def photo_files(folder: str | Path) -> list[Path]:
+    """The image files of a folder, in the order of their names."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise ValueError(f"{folder} is not a folder; expected one with images")
+    files = sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES and not path.name.startswith("."))
+    if not files:
+        raise ValueError(f"{folder} holds no images; expected files that end in {', '.join(SUFFIXES)}")
+    return files
+
+
+def open_photo(path: str | Path) -> Image.Image:
+    """A file as an image of Pillow, read to its end."""
+    try:
+        with Image.open(path) as image:
+            image.load()
+            return image
+    except FileNotFoundError:
+        raise ValueError(f"{path} does not exist; expected an image") from None
+    except UNREADABLE as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ValueError(f"{path} cannot be read as an image ({reason}); repair it or take it away") from None
+
+
+def read_luminance(path: str | Path) -> Tensor:
+    """Y (H, W) of a file in bytes, rounded; a grey one is used as it is, alpha is left out.
+
+    Orientation and colour profile do not matter here: what is measured is the pixels.
+    """
+    try:
+        picture = Picture.of(open_photo(path))
+    except ValueError as error:
+        raise ValueError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
+    levels = luminance(picture.levels(channels=slice(0, picture.colours)).double())
+    return (levels + 0.5).floor().clamp(0, 255).to(torch.uint8)
+
+
+def write_photo(image: Image.Image, path: str | Path) -> Path:
+    """Write an image with its EXIF data and colour profile; where a format has no place for EXIF data, it is turned upright."""
+    path = Path(path)
+    suffix = path.suffix.lower()
+    if suffix not in SUFFIXES:
+        raise ValueError(f"{path} should end in one of {', '.join(SUFFIXES)}, which says how it is written")
+    options = {name: image.info[name] for name in ("icc_profile", "dpi") if name in image.info}
+    if suffix in HOLD_EXIF and "exif" in image.info:
+        options["exif"] = image.info["exif"]
+    elif suffix not in HOLD_EXIF:
+        image = ImageOps.exif_transpose(image)
+    if suffix in (".jpg", ".jpeg"):
+        options["quality"] = 95
+    with written_whole(path) as temporary:
+        try:
+            image.save(temporary, **options)
+        except (ValueError, KeyError) as error:
+            raise ValueError(f"{path} cannot hold an image of mode {image.mode} ({error}); choose .png") from None
+        except OSError as error:
+            if error.errno is None:  # Pillow's own, not the disk's
+                raise ValueError(f"{path} cannot hold an image of mode {image.mode} ({error}); choose .png") from None
+            raise
+    return path

@@ -1,0 +1,154 @@
+"""Images as users have them, numpy, Pillow or torch, grey or in colours, in 8 or 16 bits, in one form, and back."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from sckn.superres.colour import luminance
+
+__all__ = ["BAND", "AnyImage", "Picture", "tensor_of"]
+
+AnyImage = Tensor | np.ndarray | Image.Image
+
+MODES = ("1", "L", "LA", "I;16", "I;16L", "I;16B", "P", "PA", "RGB", "RGBA")
+EXIF_SIZE = {40962: 0, 40963: 1}  # width and height of the picture, in the table of EXIF's own tags
+EXIF_IFD = 34665
+BAND = 128  # rows that are held in floating point at a time
+
+
+@dataclass(frozen=True)
+class Picture:
+    """Pixels (c, H, W) from 0 to `peak`, of one grey or three colours, and perhaps alpha after them.
+
+    `restored` makes of other pixels of the same kind, of any size, what the user gave: a tensor, an array, an image.
+    """
+
+    pixels: Tensor
+    peak: float
+    restored: Callable[[Tensor], Any]
+
+    @classmethod
+    def of(cls, image: AnyImage) -> "Picture":
+        """A tensor (H, W) or (c, H, W), an array (H, W) or (H, W, c), or an image of Pillow.
+
+        c is 1 for grey, 3 for RGB, and one more with alpha. Numbers are bytes, 16 bits, or floating point from 0 to 1.
+        """
+        if isinstance(image, Image.Image):
+            picture = _from_pillow(image)
+        elif isinstance(image, np.ndarray):
+            picture = _from_array(image)
+        elif isinstance(image, Tensor):
+            picture = cls(image.detach()[None] if image.dim() == 2 else image.detach(), 0, _as_tensor(image))
+        else:
+            raise TypeError(f"expected an image as a numpy array, a tensor or one of Pillow, got {type(image).__name__}")
+        return replace(picture, peak=_checked_peak(picture.pixels))
+
+    @property
+    def colours(self) -> int:
+        """1 or 3; an alpha channel does not count."""
+        return 1 if len(self.pixels) < 3 else 3
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width."""
+        return self.pixels.shape[1], self.pixels.shape[2]
+
+    def levels(self, rows: slice = slice(None), channels: slice = slice(None)) -> Tensor:
+        """Some rows of some channels, from 0 to 255 whatever the peak, in float32."""
+        part = self.pixels[channels, rows]
+        if part.dtype == torch.uint16:  # which torch can do little with
+            part = part.to(torch.int32)
+        return part.float() * (255 / self.peak)
+
+    def luminance(self) -> Tensor:
+        """Y (H, W) from 0 to 255 in float32, not rounded; of a grey picture its pixels."""
+        result = torch.empty(self.size, device=self.pixels.device)
+        for top in range(0, len(result), BAND):
+            rows = slice(top, top + BAND)
+            result[rows] = luminance(self.levels(rows, slice(0, self.colours)))
+        return result
+
+    def from_levels(self, levels: Tensor) -> Tensor:
+        """Pixels of this kind from values from 0 to 255, rounded where they are whole numbers, and clipped."""
+        values = (levels * (self.peak / 255)).clamp(0, self.peak)
+        if self.pixels.is_floating_point():
+            return values.to(self.pixels.dtype)
+        values = (values + 0.5).floor()
+        # by way of int32, from which torch knows the way to 16 bits
+        return values.to(torch.int32).to(self.pixels.dtype)
+
+
+def _checked_peak(pixels: Tensor) -> float:
+    shape, dtype = tuple(pixels.shape), pixels.dtype
+    if pixels.dim() != 3 or not 1 <= shape[0] <= 4 or 0 in shape:
+        raise ValueError(
+            f"expected an image with pixels in it and 1 to 4 channels, arrays as (H, W, c) and tensors as (c, H, W); "
+            f"got channels, height and width {shape}"
+        )
+    if dtype in (torch.uint8, torch.uint16):
+        return 255.0 if dtype == torch.uint8 else 65535.0
+    if not pixels.is_floating_point():
+        raise ValueError(f"expected pixels in bytes (uint8), 16 bits (uint16) or floating point, got {dtype}")
+    if not bool(torch.isfinite(pixels).all()):
+        raise ValueError("the image holds NaN or infinity; clean it first")
+    low, high = float(pixels.min()), float(pixels.max())
+    if low < 0 or high > 1:
+        raise ValueError(f"pixels in floating point must be from 0 to 1, got {low:g} to {high:g}; divide bytes by 255")
+    return 1.0
+
+
+def _as_tensor(image: Tensor) -> Callable[[Tensor], Tensor]:
+    """A tensor (H, W) comes back as one."""
+    return (lambda pixels: pixels[0].contiguous()) if image.dim() == 2 else (lambda pixels: pixels.contiguous())
+
+
+def tensor_of(array: np.ndarray) -> Tensor:
+    """Of any array of numbers that torch knows: in the byte order of the machine, not read-only, nowhere backwards."""
+    native = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
+    try:
+        return torch.from_numpy(native if native.flags.writeable else native.copy())
+    except TypeError:
+        raise ValueError(f"expected pixels in bytes (uint8), 16 bits (uint16) or floating point, got {array.dtype}") from None
+
+
+def _from_array(image: np.ndarray) -> Picture:
+    if image.ndim not in (2, 3):
+        raise ValueError(f"expected an array (H, W) or (H, W, c), got {image.shape}")
+    tensor = tensor_of(image)
+    if tensor.dim() == 2:
+        return Picture(tensor[None], 0, lambda pixels: pixels[0].numpy())
+    return Picture(tensor.permute(2, 0, 1), 0, lambda pixels: pixels.permute(1, 2, 0).contiguous().numpy())
+
+
+def _from_pillow(image: Image.Image) -> Picture:
+    """Palettes become colours, two levels 256; EXIF data, with the orientation in them, and colour profile are kept."""
+    if image.mode not in MODES:
+        raise ValueError(
+            f"the image has the mode {image.mode}, expected one of {', '.join(MODES)}; convert it first, for example with "
+            'image.convert("RGB")'
+        )
+    if image.mode.startswith("I;16"):
+        array = np.asarray(image)
+    else:
+        alpha = image.has_transparency_data
+        grey = image.mode in ("1", "L", "LA")
+        array = np.asarray(image.convert(("LA" if alpha else "L") if grey else ("RGBA" if alpha else "RGB")))
+    picture = _from_array(array)
+    kept = {name: image.info[name] for name in ("icc_profile", "dpi") if name in image.info}
+    exif = image.getexif()
+
+    def restored(pixels: Tensor) -> Image.Image:
+        result = Image.fromarray(picture.restored(pixels))
+        result.info.update(kept)
+        if len(exif):
+            details = exif.get_ifd(EXIF_IFD)
+            details.update({tag: result.size[side] for tag, side in EXIF_SIZE.items() if tag in details})
+            result.info["exif"] = exif.tobytes()
+        return result
+
+    return Picture(picture.pixels, 0, restored)

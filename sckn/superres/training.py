@@ -1,0 +1,143 @@
+"""Training an upscaler: filters by k-means on detail, then the recipe with the square loss, on patches of photographs.
+
+Some photographs are held out. Patches of them judge each epoch, and they themselves, whole and by the protocol of
+evaluation, the final model; test sets play no part.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sckn.clock import Clock
+from sckn.model import KernelModel
+from sckn.network import CKN
+from sckn.precision import precision
+from sckn.superres.bsds500 import read_bsds500
+from sckn.superres.evaluation import Quality, mean_quality, measure_upscaling
+from sckn.superres.experiment import UpscalingExperiment
+from sckn.superres.patch_source import PatchSource, Units
+from sckn.superres.upscaler import Upscaler, UpscalerConfig
+from sckn.training.experiment import peak_memory
+from sckn.training.runs import RunFolder
+from sckn.training.supervised import EpochRecord, train_supervised
+from sckn.training.unsupervised import fit_unsupervised
+
+__all__ = ["UpscalingReport", "held_out", "run_upscaling"]
+
+# Patches of validation are the same whatever the seed of a training, so that trainings can be compared.
+VALIDATION_SEED = 0
+
+
+@dataclass(frozen=True)
+class UpscalingReport:
+    """A training: the model, the figures of all epochs, PSNR and SSIM on the photographs held out beside bicubic.
+
+    Without photographs held out there is no `validation`. `seconds` of each phase, `peak_gib` of an accelerator.
+    """
+
+    upscaler: Upscaler
+    history: list[EpochRecord]
+    photos: int
+    validation: Quality | None
+    bicubic: Quality | None
+    seconds: dict[str, float]
+    peak_gib: float | None
+
+    def figures(self) -> dict[str, Any]:
+        """What a result file tells besides settings and machine."""
+        qualities = {"validation": self.validation, "bicubic": self.bicubic}
+        return {
+            **{name: None if quality is None else quality.to_dict() for name, quality in qualities.items()},
+            "photos": self.photos,
+            "last_epoch": self.history[-1],
+            "phases": self.seconds,
+            "peak_gib": self.peak_gib,
+        }
+
+
+def run_upscaling(
+    experiment: UpscalingExperiment,
+    folder: Path,
+    device: torch.device,
+    run: Path,
+    *,
+    resume: bool = False,
+    tensorboard: bool = False,
+    say: Callable[[str], None] = lambda sentence: None,
+) -> UpscalingReport:
+    """Train; the run folder then holds the upscaler as model.safetensors."""
+    clock = Clock(device)
+    photos = read_bsds500(folder)
+    kept, others = held_out(photos, experiment.validation_photos)
+    settings: dict[str, Any] = {"patch": experiment.patch, "margin": experiment.margin, "device": device}
+    source = PatchSource(kept, experiment.upscaler, **settings)
+    validation = PatchSource(others, experiment.upscaler, **settings, units=source.units) if others else None
+    clock.lap("photographs")
+    store = RunFolder.open(run, experiment.to_dict(), resume=resume, tensorboard=tensorboard)
+    images, targets = source.draw(experiment.samples, experiment.seed)
+    clock.lap("patches")
+    torch.manual_seed(experiment.seed)
+    network = CKN(experiment.network).to(device)
+    if not store.has_state():
+        say(f"{experiment.name}: k-means on {len(kept)} photographs")
+        _fit_unsupervised(network, images, experiment)
+    clock.lap("k-means")
+    say(f"{experiment.name}: {experiment.recipe.epochs} epochs with {experiment.samples} patches")
+    result = train_supervised(
+        network,
+        images,
+        targets,
+        regularization=experiment.regularization,
+        recipe=experiment.recipe,
+        validation=None if validation is None else validation.draw(experiment.validation_samples, VALIDATION_SEED),
+        seed=experiment.seed,
+        store=store,
+    )
+    clock.lap("training, this process")
+    upscaler = in_grey_levels(result.model, experiment.upscaler, source.units)
+    store.finish(upscaler)
+    quality = bicubic = None
+    if others:
+        quality = _mean_quality(others, experiment.scale, upscaler.upscale_luminance)
+        bicubic = _mean_quality(others, experiment.scale, None)
+    clock.lap("validation")
+    return UpscalingReport(upscaler, store.history(), len(kept), quality, bicubic, clock.seconds, peak_memory(device))
+
+
+def held_out(photos: dict[str, Tensor], count: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The photographs that are learned from and `count` others, evenly spread over all in the order of their names."""
+    if count >= len(photos):
+        raise ValueError(
+            f"validation_photos = {count} leaves none of {len(photos)} photographs to learn from; set a smaller one"
+        )
+    chosen = {index * len(photos) // count for index in range(count)}
+    parts: tuple[dict[str, Tensor], dict[str, Tensor]] = ({}, {})
+    for index, (name, photo) in enumerate(photos.items()):
+        parts[index in chosen][name] = photo
+    return parts
+
+
+def in_grey_levels(model: KernelModel, config: UpscalerConfig, units: Units) -> Upscaler:
+    """The upscaler of a model that learned detail and targets divided by these units."""
+    scaled = KernelModel(model.network, model.weights * units.target, model.bias * units.target, per_pixel=True)
+    return Upscaler(scaled, UpscalerConfig(config.scale, config.low_resolution, units.detail)).eval()
+
+
+def _fit_unsupervised(network: CKN, images: Tensor, experiment: UpscalingExperiment) -> None:
+    with precision(experiment.recipe.precision, images.device):
+        fit_unsupervised(
+            network,
+            images[: experiment.kmeans_samples],
+            patches=experiment.patches,
+            iterations=experiment.iterations,
+            batch_size=experiment.batch_size,
+            seed=experiment.seed,
+        )
+
+
+def _mean_quality(photos: dict[str, Tensor], scale: int, upscale: Callable[[Tensor], Tensor] | None) -> Quality:
+    return mean_quality([measure_upscaling(photo, scale, upscale) for photo in photos.values()])

@@ -1,0 +1,167 @@
+"""Experiments on super-resolution, from a TOML file to a model that beats bicubic interpolation, on crops of one photograph."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from skimage.data import camera
+
+from sckn import Upscaler, load
+from sckn.superres.evaluation import evaluate_upscaling
+from sckn.superres.experiment import UpscalingExperiment, is_upscaling_experiment
+from sckn.superres.training import held_out, run_upscaling
+
+EXPERIMENTS = sorted(Path(__file__).parents[1].glob("experiments/superres-*.toml"))
+CPU = torch.device("cpu")
+
+TOML = """
+name = "tiny"
+dataset = "bsds500"
+scale = 2
+patch = 16
+samples = 1000
+validation_photos = 2
+validation_samples = 50
+kmeans_samples = 200
+patches = 2000
+iterations = 5
+
+[network]
+in_channels = 1
+layers = [
+    { filters = 12, patch = 3, padding = false, kernel = { name = "Exponential", alpha = 4.0, learnable = true } },
+    { filters = 12, patch = 3, padding = false, kernel = { name = "Exponential", alpha = 4.0, learnable = true } },
+]
+
+[recipe]
+epochs = 2
+batch_size = 50
+learning_rate = 0.1
+loss = "square"
+schedule = "cosine"
+active_set = false
+"""
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Eight crops, in folders as BSDS500 has them, and a ninth for a test set."""
+    folder = tmp_path_factory.mktemp("photos")
+    names = [f"{part}/{number}.png" for part in ("train", "val", "test") for number in range(3)]
+    for index, name in enumerate(names):
+        path = folder / ("Set1/0.png" if index == 8 else name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        top, left = 96 * (index // 3) + 100, 96 * (index % 3) + 20
+        Image.fromarray(camera()[top : top + 96, left : left + 96]).save(path)
+    return folder
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> UpscalingExperiment:
+    path = tmp_path / "tiny.toml"
+    path.write_text(TOML)
+    return UpscalingExperiment.from_toml(path)
+
+
+@pytest.mark.parametrize(("scale", "low_resolution"), [(2, False), (2, True), (3, True)])
+def test_a_tiny_network_beats_bicubic(
+    tiny: UpscalingExperiment, photos: Path, tmp_path: Path, scale: int, low_resolution: bool
+) -> None:
+    experiment = replace(tiny, scale=scale, low_resolution=low_resolution)
+    said: list[str] = []
+    report = run_upscaling(experiment, photos, CPU, tmp_path / "run", say=said.append)
+    assert report.photos == 6
+    assert len(said) == 2
+    assert report.validation is not None
+    assert report.bicubic is not None
+    assert report.validation.psnr > report.bicubic.psnr
+    figures = json.loads(json.dumps(report.figures(), allow_nan=False))
+    assert figures["validation"]["psnr"] == report.validation.psnr
+    errors = [record["validation_error"] for record in report.history]
+    assert len(errors) == 3
+    assert errors[-1] < errors[0]
+    assert report.history[-1]["alphas"] != [4.0, 4.0]
+    saved = load(tmp_path / "run" / "model.safetensors")
+    assert isinstance(saved, Upscaler)
+    assert saved.config == report.upscaler.config
+    on_others = evaluate_upscaling(photos / "Set1", scale, saved.upscale_luminance)
+    assert on_others.quality.psnr > on_others.bicubic.psnr
+    larger = saved.upscale(camera()[:40, :50])
+    assert larger.shape == (40 * scale, 50 * scale)
+
+
+def test_a_finished_run_is_resumed_to_the_same_model(tiny: UpscalingExperiment, photos: Path, tmp_path: Path) -> None:
+    shorter = replace(tiny, samples=60, recipe=replace(tiny.recipe, epochs=1), validation_photos=0)
+    first = run_upscaling(shorter, photos, CPU, tmp_path / "run")
+    assert (first.validation, first.bicubic, first.photos) == (None, None, 8)
+    with pytest.raises(ValueError, match="already holds a run"):
+        run_upscaling(shorter, photos, CPU, tmp_path / "run")
+    again = run_upscaling(shorter, photos, CPU, tmp_path / "run", resume=True)
+    assert torch.equal(first.upscaler.model.weights, again.upscaler.model.weights)
+    assert [record["epoch"] for record in again.history] == [0, 1]
+
+
+def test_photos_held_out_are_spread_and_not_learned_from() -> None:
+    photos = {str(index): torch.zeros(1, 1) for index in range(10)}
+    kept, others = held_out(photos, 3)
+    assert list(others) == ["0", "3", "6"]
+    assert set(kept) == set(photos) - set(others)
+    assert held_out(photos, 0) == (photos, {})
+    with pytest.raises(ValueError, match="leaves none of 10 photographs"):
+        held_out(photos, 10)
+
+
+def test_a_photo_that_is_too_small_is_named_before_anything_is_written(
+    tiny: UpscalingExperiment, photos: Path, tmp_path: Path
+) -> None:
+    for name in ("train", "val", "test"):
+        (tmp_path / "data" / name).mkdir(parents=True)
+        Image.fromarray(np.zeros((90, 15 if name == "val" else 90), np.uint8)).save(tmp_path / "data" / name / "a.png")
+    with pytest.raises(ValueError, match=r"val/a\.png has 15 x 90 pixels"):
+        run_upscaling(replace(tiny, validation_photos=0), tmp_path / "data", CPU, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
+def test_the_experiments_are_what_their_names_say(path: Path) -> None:
+    experiment = UpscalingExperiment.from_toml(path)
+    assert experiment.name == path.stem
+    assert f"-x{experiment.scale}" in path.stem
+    assert experiment.low_resolution == path.stem.endswith("-fast")
+    assert is_upscaling_experiment(path)
+    assert json.loads(json.dumps(experiment.to_dict()))["network"]["in_channels"] == 1
+
+
+def test_there_are_experiments_and_others_are_not_taken_for_them() -> None:
+    assert {path.stem for path in EXPERIMENTS} >= {"superres-x2", "superres-x3", "superres-x4", "superres-x2-fast"}
+    assert not is_upscaling_experiment(EXPERIMENTS[0].parent / "cifar10-128.toml")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        ("scale = 2", "scale = 1", "scale must be a whole number of at least 2"),
+        ("scale = 2\n", "", "lacks scale"),
+        ("scale = 2", "scale = 2\nfactor = 2", "unknown settings: factor"),
+        ("patch = 16", "patch = 4", "patch must be larger than 4 pixels"),
+        ('dataset = "bsds500"', 'dataset = "Set5"', "dataset must be 'bsds500'"),
+        ('name = "tiny"', 'name = "a/b"', "name must consist of letters"),
+        ('loss = "square"', "", 'set loss = "square" in the recipe, not "squared_hinge"'),
+        ("epochs = 2", "epochs = 2\nflip = true", "remove flip and shift"),
+        ("in_channels = 1", "in_channels = 3", "in_channels must be 1, got 3"),
+        ("filters = 12, patch = 3, padding = false", "filters = 12, patch = 3", "layer 1 of an upscaler's network"),
+        ("samples = 1000", "samples = 0", "samples must be a whole number of at least 1"),
+        ("samples = 1000", "samples = 1000\nlow_resolution = 1", "low_resolution must be true or false"),
+        ("samples = 1000", "samples = 1000\nregularization = 0", "regularization must be a number above 0"),
+    ],
+)
+def test_a_mistake_in_the_file_is_named(tmp_path: Path, old: str, new: str, sentence: str) -> None:
+    assert old in TOML
+    path = tmp_path / "wrong.toml"
+    path.write_text(TOML.replace(old, new, 1))
+    with pytest.raises(ValueError, match=sentence):
+        UpscalingExperiment.from_toml(path)
