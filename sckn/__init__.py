@@ -2,6 +2,7 @@
 
 from sckn import kernels
 from sckn.checkpoint import CheckpointError, load, save
+from sckn.classifier import ImageClassifier
 from sckn.estimators import CKNClassifier, CKNRegressor, CKNTransformer
 from sckn.gram import ImageKernel, exact_kernel_matrix, exact_layer_kernel, kernel_matrix
 from sckn.images import local_whitening
@@ -23,6 +24,7 @@ __all__ = [
     "CKNRegressor",
     "CKNTransformer",
     "CheckpointError",
+    "ImageClassifier",
     "ImageKernel",
     "KernelLayer",
     "KernelModel",

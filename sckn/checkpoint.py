@@ -1,4 +1,4 @@
-"""Checkpoints: one .safetensors file with the weights, and the config as JSON in its metadata.
+"""Checkpoints: one .safetensors file with the weights, and in its metadata, as JSON, the config and all else a model carries.
 
 Loading reads numbers and JSON and executes nothing.
 """
@@ -7,20 +7,36 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
+from sckn.classifier import ImageClassifier
 from sckn.files import written_whole
 from sckn.model import KernelModel
 from sckn.network import CKN, NetworkConfig
 from sckn.settings import true_or_false
+from sckn.shipped import SHIPPED, find_shipped
 from sckn.superres.upscaler import Upscaler, UpscalerConfig
 
-__all__ = ["CheckpointError", "Content", "load", "load_network", "load_upscaler", "read_tensors", "save", "write_tensors"]
+__all__ = [
+    "CheckpointError",
+    "Content",
+    "Model",
+    "load",
+    "load_classifier",
+    "load_network",
+    "load_upscaler",
+    "read_tensors",
+    "save",
+    "write_tensors",
+]
+
+Model = CKN | KernelModel | ImageClassifier | Upscaler
+KINDS = tuple(kind.__name__ for kind in get_args(Model))
 
 FORMAT = "sckn"
 FORMAT_VERSION = 1
@@ -32,29 +48,52 @@ class CheckpointError(ValueError):
     """The file is not a checkpoint that this version can read."""
 
 
-def save(model: CKN | KernelModel | Upscaler, path: str | Path) -> Path:
-    """Write a network, alone, with its linear model, or as an upscaler; a file that was there is replaced only once the new
-    one is whole."""
-    kind, description = type(model).__name__, {}
+def save(model: Model, path: str | Path, *, half: bool = False) -> Path:
+    """Write a network, alone, with its linear model, or as a classifier or an upscaler; a file that was there is replaced only
+    once the new one is whole.
+
+    With `half` weights take two bytes instead of four; `load` gives them back in fp32, rounded.
+    """
+    weighted = model.model if isinstance(model, ImageClassifier | Upscaler) else model
+    network = weighted.network if isinstance(weighted, KernelModel) else weighted
+    config = json.dumps(network.config.to_dict())
+    NetworkConfig.from_dict(json.loads(config))  # refuses a kernel that could not be loaded again
+    kind, description = "CKN", {"config": config}
+    if isinstance(weighted, KernelModel):
+        kind, description["per_pixel"] = "KernelModel", json.dumps(weighted.per_pixel)
+    if isinstance(model, ImageClassifier):
+        kind, description["classifier"] = "ImageClassifier", json.dumps(model.description(), allow_nan=False)
     if isinstance(model, Upscaler):
-        description["upscaler"] = json.dumps(asdict(model.config))
-        model = model.model
-    if isinstance(model, KernelModel):
-        description["per_pixel"] = json.dumps(model.per_pixel)
-    network = model.network if isinstance(model, KernelModel) else model
-    description["config"] = json.dumps(network.config.to_dict())
-    NetworkConfig.from_dict(json.loads(description["config"]))  # refuses a kernel that could not be loaded again
-    return write_tensors(path, kind, model.state_dict(), description)
+        kind, description["upscaler"] = "Upscaler", json.dumps(asdict(model.config))
+    tensors = weighted.state_dict()
+    if half:
+        description["half"] = "true"
+        tensors.update(_halved(weighted))
+    return write_tensors(path, kind, tensors, description)
 
 
-def load(source: str | Path, device: torch.device | str = "cpu") -> CKN | KernelModel | Upscaler:
-    """Read what `save` wrote, in eval mode, with the precision it was saved in."""
-    path = Path(source)
-    kind, tensors, metadata = read_tensors(path, ("CKN", "KernelModel", "Upscaler"))
+def _halved(model: CKN | KernelModel) -> dict[str, Tensor]:
+    """Weights in half precision. Single numbers are not worth it, and buffers (a moving frame) must not be rounded."""
+    halves = {name: weight.detach().half() for name, weight in model.named_parameters() if weight.dim()}
+    if not all(bool(torch.isfinite(half).all()) for half in halves.values()):
+        raise ValueError("the model has weights too large for half precision; save it without half=True")
+    return halves
+
+
+def load(source: str | Path, device: torch.device | str = "cpu") -> Model:
+    """Read what `save` wrote, in eval mode, with the precision it was saved in (fp32 where that was half).
+
+    `source` is a file, or the name of a model that comes with sckn, such as "cifar10".
+    """
+    path = _model_file(source)
+    expected = f"a checkpoint written by sckn.save, or the name of a model ({', '.join(SHIPPED)})"
+    kind, tensors, metadata = read_tensors(path, KINDS, expected=expected)
     try:
         config = NetworkConfig.from_dict(json.loads(metadata["config"]))
         per_pixel = kind != "CKN" and true_or_false("per_pixel", json.loads(metadata["per_pixel"]))
+        description = json.loads(metadata["classifier"]) if kind == "ImageClassifier" else {}
         upscaler = UpscalerConfig(**json.loads(metadata["upscaler"])) if kind == "Upscaler" else None
+        half = true_or_false("half", json.loads(metadata.get("half", "false")))
     except UNREADABLE as error:
         raise CheckpointError(f"the description of the network in {path} cannot be read: {error}") from None
     with torch.device("meta"):  # no memory is taken for a config that asks for more than the file holds
@@ -66,7 +105,14 @@ def load(source: str | Path, device: torch.device | str = "cpu") -> CKN | Kernel
         raise CheckpointError(f"{path} holds weights that do not fit its own config; copy or download it again")
     if not all(tensor.is_floating_point() and bool(torch.isfinite(tensor).all()) for tensor in tensors.values()):
         raise CheckpointError(f"{path} holds weights that are no finite numbers; train or download the model again")
+    if half:
+        tensors = {name: tensor.float() for name, tensor in tensors.items()}
     model.load_state_dict(tensors, assign=True)
+    if isinstance(model, KernelModel) and kind == "ImageClassifier":
+        try:
+            model = ImageClassifier.described(model, description)
+        except UNREADABLE as error:
+            raise CheckpointError(f"the description of the classifier in {path} cannot be read: {error}") from None
     if upscaler is not None and isinstance(model, KernelModel):
         try:
             model = Upscaler(model, upscaler)
@@ -75,13 +121,36 @@ def load(source: str | Path, device: torch.device | str = "cpu") -> CKN | Kernel
     return model.to(device).eval()
 
 
+def _model_file(source: str | Path) -> Path:
+    """A file comes before a model of that name, which comes before a folder: that may hold data of the same name."""
+    path, name = Path(source), str(source)
+    if path.is_file():
+        return path
+    shipped = find_shipped(name)
+    if shipped is None and name in SHIPPED:
+        raise CheckpointError(f"the model {name} is not here; {SHIPPED[name]}")
+    return shipped or path
+
+
+def load_classifier(source: str | Path, device: torch.device | str = "cpu") -> ImageClassifier:
+    """Read a classifier; `load` for where nothing else will do."""
+    model = load(source, device)
+    if not isinstance(model, ImageClassifier):
+        raise CheckpointError(
+            f"{source} holds a {type(model).__name__}, which knows no classes; expected the classifier.safetensors that "
+            "sckn train leaves, or an ImageClassifier written by sckn.save"
+        )
+    return model
+
+
 def load_network(source: str | Path, device: torch.device | str = "cpu") -> CKN:
     """Read a network that was saved alone; `load` for where nothing else will do."""
     model = load(source, device)
     if not isinstance(model, CKN):
+        inside = ".model.network" if isinstance(model, ImageClassifier | Upscaler) else ".network"
         raise CheckpointError(
             f"{source} holds a network with its linear model, but the network alone is needed here; "
-            "read it with sckn.load and give the .network of what that returns"
+            f"read it with sckn.load and give the {inside} of what that returns"
         )
     return model
 

@@ -1,29 +1,39 @@
 """The command line: thin functions that call the library and print."""
 
+import json
 import signal
 import statistics
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Union
 
 import torch
 import tyro
 
 import sckn
+from sckn.checkpoint import CheckpointError, load_classifier
+from sckn.classification import STANDARD_INPUT, classify_files
+from sckn.classifier import ImageClassifier
+from sckn.confusion import draw_confusion, evaluation_text
 from sckn.data.catalog import OFFICIAL, DatasetName, Inventory, megabytes, take_inventory
 from sckn.data.download import download as fetch
+from sckn.data.folder import printable
 from sckn.demo import run_demo
+from sckn.evaluation import evaluate as evaluated
 from sckn.files import remove_leftovers
 from sckn.processes import joined_processes, own_device
 from sckn.results import write_result
-from sckn.training.experiment import Experiment
-from sckn.training.runs import code_versions
+from sckn.shipped import SHIPPED, find_shipped
+from sckn.tables import TABLES, TableFormat, render_table
+from sckn.training.experiment import Experiment, read_dataset
+from sckn.training.report import write_report
+from sckn.training.runs import code_versions, find_classifier, read_json
 from sckn.training.with_labels import run_with_labels
 from sckn.training.without_labels import run_without_labels
 
@@ -162,6 +172,147 @@ def data(
         print("folder: any folder with one sub-folder a class; sckn data folder --data DIR looks into one")
 
 
+def evaluate(
+    model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")],
+    data: Path,
+    dataset: DatasetName | None = None,
+    json: bool = False,
+    picture: Path | None = None,
+    batch_size: int = 256,
+    device: Device = "auto",
+) -> None:
+    """Test a trained model: its error, the errors of the classes, and which it confuses.
+
+    Example: sckn evaluate runs/cifar10-128 --data DIR
+
+    Args:
+        model: File, run folder (its first seed), or name of a model that comes with sckn.
+        data: Folder or archive with the data set, as for sckn train; its test part is used.
+        dataset: Data set, if not that of the training; classes are matched by their names.
+        json: Print JSON.
+        picture: Draw the confusion matrix into this PNG file, too.
+        batch_size: Images at a time.
+        device: Where to compute; auto takes a GPU if there is one.
+    """
+    if picture is not None and picture.suffix.lower() != ".png":
+        raise ValueError(f"{picture} must be a PNG file; give a name that ends in .png")
+    classifier = _classifier(model, device)
+    name = dataset or classifier.experiment.get("dataset")
+    if name is None:
+        raise ValueError(f"{model} does not tell which data set it was trained on; say with --dataset which to test it on")
+    settings = {**classifier.experiment, "image_size": classifier.image_size, "extra": False}  # the test set has no extra part
+    _, test = read_dataset(name, data, settings)
+    evaluation = evaluated(classifier, test, batch_size, progress=True)
+    title = classifier.name or model
+    if json:
+        _print_json({"model": model, "name": classifier.name, "dataset": name, **evaluation.to_dict()})
+    else:
+        print(f"{title} on {name}")
+        print(evaluation_text(evaluation))
+    if picture is not None:  # last: without matplotlib the figures are there all the same
+        draw_confusion(evaluation, picture, title)
+
+
+def classify(
+    model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")],
+    images: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGE...")],
+    top: int = 3,
+    json: bool = False,
+    device: Device = "auto",
+) -> None:
+    """Tell the best classes of images, with their scores.
+
+    Example: sckn classify cifar10 photo.jpg
+
+    Args:
+        model: File, run folder (its first seed), or name of a model that comes with sckn.
+        images: Image files, folders with such, or - for an image on standard input.
+        top: How many classes to tell for each.
+        json: Print JSON.
+        device: Where to compute; auto takes a GPU if there is one.
+    """
+    if not images:
+        raise ValueError("there are no images to classify; give files, folders, or - for standard input")
+    if images.count(STANDARD_INPUT) > 1:
+        raise ValueError("there is one image on standard input; give - once")
+    classifier = _classifier(model, device)
+    answers, count, problems = [], 0, 0
+    for answer in classify_files(classifier, images, sys.stdin.buffer, top=top):
+        count += 1
+        if json:
+            answers.append(answer.to_dict())
+        elif answer.problem is None:
+            print(f"{printable(answer.image)}: {', '.join(f'{printable(name)} {score:.2f}' for name, score in answer.best)}")
+        if answer.problem is not None:
+            problems += 1
+            print(f"sckn: {printable(answer.image)} cannot be read: {answer.problem}", file=sys.stderr)
+    if json:
+        _print_json({"model": model, "name": classifier.name, "images": answers})
+    if problems:
+        sys.stdout.flush()  # what was found comes before what was not
+        _fail(f"{problems} of {count} images cannot be read")
+
+
+def tables(
+    names: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="TABLE...")] = (),
+    format: TableFormat = "text",  # noqa: A002  (the name of the option)
+    results: Path = Path("results"),
+) -> None:
+    """Print the tables of the paper with our results beside them.
+
+    Example: sckn tables --format markdown
+
+    Args:
+        names: Which tables; all by default. There is: classification.
+        format: As text, for Markdown, or for LaTeX with the package booktabs.
+        results: Folder with the results; one that is not there is a dash.
+    """
+    known = {table.key: table for table in TABLES}
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise ValueError(f"there is no table {unknown[0]!r}; there is {', '.join(known)}")
+    print("\n\n".join(render_table(known[name], results, format) for name in names or known))
+
+
+def report(
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")],
+    data: Path | None = None,
+    device: Device = "auto",
+) -> None:
+    """Write the report of a training with labels, report.html in its run folder, anew.
+
+    Example: sckn report runs/cifar10-128
+
+    Args:
+        run: Run folder of sckn train.
+        data: Folder or archive of the data set, to find again the patches to which filters respond most.
+        device: Where to compute; auto takes a GPU if there is one.
+    """
+    train = None
+    if data is not None and (run / "config.json").is_file():
+        config = read_json(run / "config.json")
+        train, _ = read_dataset(config.get("dataset", ""), data, config)
+    print(write_report(run, train, _device(device)))
+
+
+def _classifier(source: str, device: Device) -> ImageClassifier:
+    """By file, name, or run folder; a folder of a name that sckn knows may be one of data, and is passed over."""
+    place, path = _device(device), Path(source)
+    if not path.is_dir() or source in SHIPPED or find_shipped(source):
+        return load_classifier(source, place)
+    found = find_classifier(path)
+    if found is None:
+        raise CheckpointError(
+            f"{source} holds no finished training; expected the run folder of a training with labels, "
+            "which sckn train --resume brings to its end"
+        )
+    return load_classifier(found, place)
+
+
+def _print_json(content: object) -> None:
+    print(json.dumps(content, allow_nan=False))
+
+
 def _print_inventory(name: DatasetName, inventory: Inventory, folder: Path) -> None:
     print(f"{name}: {inventory.title}")
     for line in inventory.found:
@@ -199,12 +350,7 @@ def main() -> None:
             signal.signal(number, _stop)
     warnings.showwarning = _show_warning
     try:
-        tyro.extras.subcommand_cli_from_dict(
-            {"demo": demo, "train": train, "data": data},
-            prog="sckn",
-            description="Supervised convolutional kernel networks. Example: sckn demo",
-            config=(tyro.conf.FlagCreatePairsOff,),
-        )
+        _run_command()
     except _Terminated as stop:
         _fail("; ".join(["stopped", *stop.args]), 143)
     except KeyboardInterrupt as stop:
@@ -215,6 +361,26 @@ def main() -> None:
         _fail(str(error))
     except (ValueError, OSError) as error:
         _fail(error.strerror if isinstance(error, OSError) and error.strerror else str(error))
+
+
+def _run_command() -> None:
+    commands = (demo, data, train, report, evaluate, classify, tables)
+    overview = sys.argv[1:] in ([], ["-h"], ["--help"])
+    choices = [
+        # in the overview each has a line, in its own help all that its docstring says
+        tyro.conf.subcommand(each.__name__, constructor=each, description=_first_line(each) if overview else None)
+        for each in commands
+    ]
+    tyro.cli(
+        Union[tuple(Annotated[Any, choice] for choice in choices)],  # noqa: UP007  # pyright: ignore
+        prog="sckn",
+        description="Supervised convolutional kernel networks. Example: sckn demo",
+        config=(tyro.conf.FlagCreatePairsOff,),
+    )
+
+
+def _first_line(command: Callable[..., None]) -> str:
+    return (command.__doc__ or "").splitlines()[0]
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:

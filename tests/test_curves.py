@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from sckn.training.curves import MissingPackageError, draw_curves
+from sckn.plotting import MissingPackageError
+from sckn.training.curves import draw_curves
 
 pytest.importorskip("matplotlib")
 

@@ -169,7 +169,7 @@ def contents(folder: Path) -> dict[str, Any]:
         elif path.name == "metrics.jsonl":
             found[name] = [without_time(json.loads(line)) for line in path.read_text().splitlines()]
             assert [record["epoch"] for record in found[name]] == list(range(len(found[name])))
-        elif path.name == "environment.json" or path.suffix == ".png":
+        elif path.name == "environment.json" or path.suffix in (".png", ".html"):
             found[name] = None
         else:
             found[name] = without_time(json.loads(path.read_text()))

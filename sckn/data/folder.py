@@ -16,7 +16,7 @@ from sckn.data.labelled import LabelledImages
 from sckn.data.pictures import read_picture
 from sckn.settings import whole_number
 
-__all__ = ["ImageFiles", "find_images", "printable", "read_folder"]
+__all__ = ["ImageFiles", "files_below", "find_images", "printable", "read_folder"]
 
 TEST_PART = 0.2
 NAMED = 5  # how many of the images left out a warning names
@@ -52,14 +52,14 @@ def find_images(folder: Path) -> tuple[ImageFiles, ImageFiles]:
     train_folder = folder / "train"
     test_folder = next((folder / name for name in ("test", "val") if _sub_folders(folder / name)), None)
     if test_folder and _sub_folders(train_folder):
-        train = {name: _files(train_folder / name) for name in _sub_folders(train_folder)}
-        test = {name: _files(test_folder / name) for name in _sub_folders(test_folder)}
+        train = {name: files_below(train_folder / name) for name in _sub_folders(train_folder)}
+        test = {name: files_below(test_folder / name) for name in _sub_folders(test_folder)}
         unknown = sorted(set(test) - set(train))
         if unknown:
             raise ValueError(f"{test_folder} has the class {printable(unknown[0])}, which {train_folder} lacks; add it there")
         test = {name: test.get(name, []) for name in train}
     else:
-        train, test = _split({name: _files(folder / name) for name in _sub_folders(folder)})
+        train, test = _split({name: files_below(folder / name) for name in _sub_folders(folder)})
     if len(train) < 2:
         raise ValueError(
             f"{folder} is no folder of images: expected two or more sub-folders, each with the images of one class, "
@@ -88,8 +88,9 @@ def _sub_folders(folder: Path) -> list[str]:
         raise ValueError(f"{folder} cannot be read ({error.strerror}); make it readable") from None
 
 
-def _files(folder: Path) -> list[Path]:
-    """All plain files in a folder and the folders below it, sorted; links to folders are not followed, as they may be rings."""
+def files_below(folder: Path) -> list[Path]:
+    """All plain files in a folder and the folders below it, sorted; hidden ones are passed over, and links to folders are not
+    followed, as they may be rings."""
     found = []
     for place, below, names in os.walk(folder):
         below[:] = [name for name in below if not name.startswith(".")]

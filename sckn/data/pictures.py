@@ -1,6 +1,7 @@
 """One image file, in any of the usual formats, as RGB bytes of one size."""
 
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
@@ -12,14 +13,14 @@ FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 MOST_PIXELS = 2**26  # a small file can unpack to an image that fills the memory
 
 
-def read_picture(path: Path, size: int) -> np.ndarray:
+def read_picture(source: Path | BinaryIO, size: int) -> np.ndarray:
     """The image (3, size, size): upright by its EXIF orientation, over white where it is transparent, resized as a whole.
 
-    What is not square is stretched, so that nothing is cut off. An image that cannot be read is a ValueError with the reason
-    alone. Pillow may also warn.
+    `source` is a path or an open file. What is not square is stretched, so that nothing is cut off. An image that cannot be
+    read is a ValueError with the reason alone. Pillow may also warn.
     """
     try:
-        with Image.open(path, formats=FORMATS) as image:
+        with Image.open(source, formats=FORMATS) as image:
             if image.width * image.height > MOST_PIXELS:
                 raise ValueError(f"{image.width} x {image.height} pixels are too many")
             upright = ImageOps.exif_transpose(image)

@@ -6,13 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from sckn.files import written_whole
+from sckn.plotting import figure_and_canvas
 from sckn.training.state import EpochRecord
 
-__all__ = ["MissingPackageError", "draw_curves"]
-
-
-class MissingPackageError(ValueError):
-    """What was asked for needs a package that is optional and not installed."""
+__all__ = ["draw_curves"]
 
 
 def draw_curves(records: Iterable[EpochRecord], path: Path, title: str) -> Path:
@@ -21,12 +18,10 @@ def draw_curves(records: Iterable[EpochRecord], path: Path, title: str) -> Path:
     Epochs that were undone are marked by vertical lines, and no curve runs through what they found. Values that are None
     or not finite, or not positive on a logarithmic scale, are left out.
     """
-    figure_class, canvas_class = _matplotlib()
     records, path = list(records), Path(path)
     if not records:
         raise ValueError(f"there are no epochs to draw in {path}; train for one epoch or more")
-    figure = figure_class(figsize=(10, 6.5), layout="constrained")
-    canvas = canvas_class(figure)  # by itself, so that the program's own choice of a display is left alone
+    figure, canvas = figure_and_canvas("curves", figsize=(10, 6.5))
     (objective, errors), (rate, active) = figure.subplots(2, 2, sharex=True)
     for axes in (objective, rate):
         axes.set_yscale("log")
@@ -54,15 +49,6 @@ def draw_curves(records: Iterable[EpochRecord], path: Path, title: str) -> Path:
     with written_whole(path) as temporary:
         canvas.print_png(temporary)
     return path
-
-
-def _matplotlib() -> tuple[Any, Any]:
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingPackageError("drawing curves needs matplotlib; install it with pip install 'sckn[plots]'") from None
-    return Figure, FigureCanvasAgg
 
 
 def _plot(axes: Any, records: Sequence[EpochRecord], name: str, label: str, colour: str) -> None:

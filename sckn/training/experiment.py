@@ -1,6 +1,6 @@
 """An experiment in one TOML file: a data set, a network, and how it is trained."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
@@ -13,14 +13,14 @@ from sckn.data.cifar import read_cifar10, read_cifar100
 from sckn.data.folder import read_folder
 from sckn.data.labelled import LabelledImages
 from sckn.data.svhn import read_svhn
-from sckn.images import local_whitening
 from sckn.network import NetworkConfig
 from sckn.precision import Precision
+from sckn.preparation import Preparation
 from sckn.settings import file_name, one_of, real_number, true_or_false, whole_number
 from sckn.training.recipe import Recipe
 from sckn.training.toml_file import checked_settings
 
-__all__ = ["Experiment", "SeedReport", "read_data"]
+__all__ = ["Experiment", "SeedReport", "class_names", "peak_memory", "prepared_images", "read_data", "read_dataset"]
 
 Decorrelation = Literal["features", "channels"]
 
@@ -156,6 +156,11 @@ class Experiment:
         unused = (*unused, *self._settings_of_other_datasets())
         return {name: value for name, value in settings.items() if name not in unused}
 
+    @property
+    def preparation(self) -> Preparation:
+        """What is done to its images."""
+        return Preparation(self.whitening_power)
+
     def kept(self, count: int) -> int:
         """How many of `count` training images are not held out."""
         return count - round(self.validation * count)
@@ -180,10 +185,15 @@ class SeedReport:
     epochs: int | None = None
 
 
+def read_dataset(name: str, folder: Path, settings: Mapping[str, Any]) -> tuple[LabelledImages, LabelledImages]:
+    """Training and test set, by the name of the data set, with those of the settings that belong to it."""
+    reader = READERS[one_of("dataset", name, tuple(READERS))]
+    return reader(folder, **{key: settings[key] for key in DATASET_SETTINGS.get(name, ()) if key in settings})
+
+
 def read_data(experiment: Experiment, folder: Path) -> tuple[LabelledImages, LabelledImages]:
     """Training and test set, which must suit the experiment."""
-    settings = {name: getattr(experiment, name) for name in DATASET_SETTINGS.get(experiment.dataset, ())}
-    train, test = READERS[experiment.dataset](folder, **settings)
+    train, test = read_dataset(experiment.dataset, folder, experiment.to_dict())
     if not 0 < experiment.kept(len(train.labels)) < len(train.labels):
         raise ValueError(f"validation = {experiment.validation} leaves no image on one side of {len(train.labels)}; change it")
     channels, wanted = train.images.shape[1], experiment.network.in_channels
@@ -194,8 +204,12 @@ def read_data(experiment: Experiment, folder: Path) -> tuple[LabelledImages, Lab
 
 def prepared_images(experiment: Experiment, images: np.ndarray, device: torch.device) -> Tensor:
     """Images as the network sees them, from bytes."""
-    tensor = torch.from_numpy(np.ascontiguousarray(images)).to(device)
-    return local_whitening(tensor, power=experiment.whitening_power) if experiment.whitening_power else tensor.float() / 255
+    return experiment.preparation(torch.from_numpy(np.ascontiguousarray(images)).to(device))
+
+
+def class_names(data: LabelledImages, count: int) -> tuple[str, ...]:
+    """So many names, of the first classes; numbers where the data set has no names."""
+    return (*data.classes, *map(str, range(len(data.classes), count)))[:count]
 
 
 def peak_memory(device: torch.device) -> float | None:

@@ -13,6 +13,7 @@ tensorboard/         the metrics for TensorBoard, if asked for
 import json
 import math
 import os
+import re
 import shlex
 import sys
 from collections.abc import Iterator
@@ -26,15 +27,18 @@ from sckn import checkpoint
 from sckn.checkpoint import UNREADABLE, CheckpointError, read_tensors, write_tensors
 from sckn.files import append_line, remove_leftovers, written_whole
 from sckn.model import KernelModel
+from sckn.plotting import MissingPackageError
 from sckn.results import code_version, machine
 from sckn.superres.upscaler import Upscaler
-from sckn.training.curves import MissingPackageError, draw_curves
+from sckn.training.curves import draw_curves
 from sckn.training.state import EpochRecord, TrainingState
 
-__all__ = ["RunFolder", "code_versions"]
+__all__ = ["CLASSIFIER", "EVALUATION", "RunFolder", "code_versions", "find_classifier", "read_json", "write_json"]
 
 # A folder with one of these holds a run; the settings are written last at the start, so that a run has them.
 FILES = ("config.json", "metrics.jsonl", "last.safetensors", "best.safetensors", "model.safetensors")
+# What an experiment keeps of its final trainings, see with_labels.py.
+CLASSIFIER, EVALUATION = "classifier.safetensors", "evaluation.json"
 SHOWN_IN_TENSORBOARD = ("objective", "loss", "train_error", "validation_error", "learning_rate", "active_fraction", "seconds")
 
 
@@ -75,7 +79,7 @@ class RunFolder:
                 remove_leftovers(path / name)
         run._write_environment(resumed=begun)
         if not begun:
-            _write_json(path / "config.json", config)
+            write_json(path / "config.json", config)
         return run
 
     # -- the TrainingStore --------------------------------------------------------------------------------------------
@@ -155,7 +159,7 @@ class RunFolder:
         return self.path / "metrics.jsonl"
 
     def _check_config(self) -> None:
-        stored = _read_json(self.path / "config.json")
+        stored = read_json(self.path / "config.json")
         for name, old, new in _differences(stored, self.config, ""):
             raise ValueError(
                 f"{self.path} holds a run with {name} = {old}, but {name} = {new} was given; "
@@ -171,10 +175,10 @@ class RunFolder:
             "started": datetime.now(UTC).isoformat(timespec="seconds"),
         }
         if resumed and path.exists():
-            first = _read_json(path)
-            _write_json(path, {**first, "resumed": [*first.get("resumed", []), start]})
+            first = read_json(path)
+            write_json(path, {**first, "resumed": [*first.get("resumed", []), start]})
         else:
-            _write_json(path, start)
+            write_json(path, start)
 
     def _lines(self) -> list[tuple[bytes, EpochRecord]]:
         """Each line of the metrics and what it says; a last line that was not finished is left out."""
@@ -229,8 +233,17 @@ class RunFolder:
 
 def code_versions(run: Path) -> list[str]:
     """Of the code that worked on the trainings in this folder, in order of the alphabet: one, unless code changed between."""
-    starts = [_read_json(path) for path in sorted(Path(run).rglob("environment.json"))]
+    starts = [read_json(path) for path in sorted(Path(run).rglob("environment.json"))]
     return sorted({start["code_version"] for first in starts for start in (first, *first.get("resumed", []))})
+
+
+def find_classifier(folder: Path) -> Path | None:
+    """The result of an experiment in its run folder: that of the first seed, which is no choice by the test set; or in the
+    folder of one seed or of its final training."""
+    seeds = [path for path in folder.glob("seed-*") if re.fullmatch(r"seed-\d+", path.name)]
+    finals = [path / "final" for path in sorted(seeds, key=lambda path: int(path.name.removeprefix("seed-")))]
+    places = [place / CLASSIFIER for place in (folder, folder / "final", *finals)]
+    return next((place for place in places if place.is_file()), None)
 
 
 @contextmanager
@@ -251,16 +264,20 @@ def _as_json(config: dict[str, Any]) -> dict[str, Any]:
         raise ValueError(f"the settings of a run must be such that JSON can hold them: {error}") from None
 
 
-def _write_json(path: Path, content: dict[str, Any]) -> None:
+def write_json(path: Path, content: Any, indent: int | None = 2) -> None:
+    """A file of a run, whole or not at all; what a process left that was killed while it wrote it is removed."""
+    if path.parent.is_dir():
+        remove_leftovers(path)
     with written_whole(path) as temporary:
-        temporary.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n")
+        temporary.write_text(json.dumps(content, indent=indent, allow_nan=False) + "\n")
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path, kind: type = dict) -> Any:
+    """What `write_json` wrote: a table, or a list."""
     try:
         content = json.loads(path.read_bytes())
-        if not isinstance(content, dict):
-            raise ValueError("it is no table")
+        if not isinstance(content, kind):
+            raise ValueError(f"it is no {'list' if kind is list else 'table'}")
     except (OSError, *UNREADABLE) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise ValueError(f"{path} cannot be read ({reason}); put a copy of it there, or choose another folder") from None

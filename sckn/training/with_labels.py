@@ -5,10 +5,14 @@ Each training has a folder of its own inside the run folder, so that an interrup
 and in it the epoch, where it stopped:
 
     RUN/seed-0/lambda-2^-1/  one for each lambda tried
-    RUN/seed-0/final/        on all training images; model.safetensors is the result
+    RUN/seed-0/final/        on all training images; beside the files of any training
+        classifier.safetensors   the result: the model with its classes and how images are prepared for it
+        evaluation.json          what it gets right and wrong on the test set
+        strongest-patches/       pictures for the report, of the first seed
+    RUN/report.json          the figures of all seeds
+    RUN/report.html          all of it for people
 """
 
-import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -18,17 +22,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sckn import checkpoint
+from sckn.classifier import ImageClassifier
 from sckn.clock import Clock
 from sckn.data.labelled import LabelledImages
-from sckn.files import remove_leftovers, written_whole
+from sckn.evaluation import Evaluation, confusion_matrix
+from sckn.files import remove_leftovers
 from sckn.linear import best_exponent
 from sckn.model import KernelModel
 from sckn.network import CKN
 from sckn.precision import precision
 from sckn.processes import ALONE, Processes
-from sckn.training.experiment import Experiment, SeedReport, peak_memory, prepared_images, read_data
+from sckn.training.experiment import Experiment, SeedReport, class_names, peak_memory, prepared_images, read_data
 from sckn.training.recipe import Recipe
-from sckn.training.runs import RunFolder
+from sckn.training.report import write_report
+from sckn.training.runs import CLASSIFIER, EVALUATION, RunFolder, write_json
 from sckn.training.state import EpochRecord
 from sckn.training.supervised import TrainingResult, train_supervised
 from sckn.training.unsupervised import fit_unsupervised
@@ -68,9 +76,8 @@ def run_with_labels(
     runner = _Runner(experiment, experiment.recipe, train, device, Path(run), tensorboard, processes, say)
     reports = [runner.run_seed(seed, held_out if test else None) for seed in experiment.seeds]
     if root is not None:
-        remove_leftovers(Path(run) / "report.json")
-        with written_whole(Path(run) / "report.json") as temporary:
-            temporary.write_text(json.dumps([asdict(report) for report in reports], indent=2) + "\n")
+        write_json(Path(run) / "report.json", [asdict(report) for report in reports])
+        write_report(Path(run), train, device)
     return reports
 
 
@@ -121,17 +128,48 @@ class _Runner:
         seconds["final training"] = _seconds(result.history)
         clock = Clock(self.device)
         train_error = self._error(result.model, images, labels, len(self.train.labels))
-        test_error = self._error(result.model, *self._share(test, np.arange(len(test.labels))), len(test.labels))
+        evaluation = self._evaluation(result.model, test)
+        test_error = evaluation.error
         clock.lap("test")
+        if self.processes.first:
+            figures = {"test_error": test_error, "test_images": evaluation.images, "train_error": train_error, "seed": seed}
+            self._keep(place, result.model, {**figures, "lambda_exponent": best, "epochs": epochs}, evaluation)
         last = next(record for record in reversed(result.history) if record["accepted"])
         gradient, seconds["test"] = last["solver_gradient"], clock.seconds["test"]
         return SeedReport(seed, test_error, train_error, errors, best, gradient, seconds, peak_memory(self.device), epochs)
 
+    def _answers(self, model: KernelModel, images: Tensor) -> Tensor:
+        with precision(self.recipe.precision, self.device):
+            return model.predict(images).argmax(1)
+
     def _error(self, model: KernelModel, images: Tensor, labels: Tensor, count: int) -> float:
         """Percent of the `count` images of all processes that the model gets wrong."""
-        with precision(self.recipe.precision, self.device):
-            wrong = (model.predict(images).argmax(1) != labels).double().sum()
+        wrong = (self._answers(model, images) != labels).double().sum()
         return 100 * float(self.processes.sum(wrong)) / count
+
+    def _evaluation(self, model: KernelModel, test: LabelledImages) -> Evaluation:
+        """On the test set, of which every process does its share. It may have classes that nothing was learned of."""
+        images, labels = self._share(test, np.arange(len(test.labels)))
+        classes = max(model.weights.shape[1], int(test.labels.max()) + 1)
+        own = confusion_matrix(labels.cpu().numpy(), self._answers(model, images).cpu().numpy(), classes)
+        total = self.processes.sum(torch.from_numpy(own).to(self.device)).cpu().numpy()
+        return Evaluation(class_names(self.train, classes), total)
+
+    def _keep(self, place: Path, model: KernelModel, figures: dict[str, Any], evaluation: Evaluation) -> None:
+        """The result of a seed, for use and for reading."""
+        classifier = ImageClassifier(
+            model,
+            class_names(self.train, model.weights.shape[1]),
+            self.train.images.shape[2],
+            preparation=self.experiment.preparation,
+            precision=self.recipe.precision,
+            name=self.experiment.name,
+            experiment=self.experiment.to_dict(),
+            figures=figures,
+        )
+        remove_leftovers(place / CLASSIFIER)
+        checkpoint.save(classifier, place / CLASSIFIER)
+        write_json(place / EVALUATION, evaluation.to_dict(), indent=None)
 
     def _share(self, data: LabelledImages, order: np.ndarray) -> tuple[Tensor, Tensor]:
         """The images of this process, prepared, and their labels, in this order."""

@@ -1,0 +1,84 @@
+"""Models by name: where they are looked for, and what is said where they are not."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hatchling.builders.wheel import WheelBuilder
+from tiny_classifier import CLASSES, tiny_classifier
+
+from sckn import CheckpointError, ImageClassifier, load, save, shipped
+from sckn.shipped import SHIPPED, find_shipped
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Empty folders in the place of those of the package and the repository."""
+    for folder in ("package", "repository/models", "one", "other"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "repository" / "pyproject.toml").write_text("")
+    monkeypatch.setattr(shipped, "IN_PACKAGE", tmp_path / "package")
+    monkeypatch.setattr(shipped, "IN_REPOSITORY", tmp_path / "repository" / "models")
+    monkeypatch.delenv("SCKN_MODELS", raising=False)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("folder", ["package", "repository/models", "other"])
+def test_a_model_is_found_by_its_name(folder: str, places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SCKN_MODELS", os.pathsep.join([str(places / "one"), str(places / "other")]))
+    save(tiny_classifier(), places / folder / "cifar10.safetensors", half=True)
+    model = load("cifar10")
+    assert isinstance(model, ImageClassifier)
+    assert model.classes == CLASSES
+
+
+def test_folders_come_in_their_order(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SCKN_MODELS", str(places / "one"))
+    folders = [places / "one", places / "package", places / "repository" / "models"]
+    for folder in reversed(folders):
+        (folder / "a-model.safetensors").write_text("")
+        assert find_shipped("a-model") == folder / "a-model.safetensors"
+
+
+def test_a_file_comes_before_a_model_of_that_name_and_that_before_a_folder(places: Path) -> None:
+    save(tiny_classifier(), places / "package" / "cifar10.safetensors")
+    (places / "cifar10").mkdir()  # data, perhaps
+    assert isinstance(load("cifar10"), ImageClassifier)
+    (places / "cifar10").rmdir()
+    save(tiny_classifier().model, places / "cifar10")
+    assert not isinstance(load("cifar10"), ImageClassifier)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_model_that_is_not_here_is_named_with_what_to_do(name: str, places: Path) -> None:
+    with pytest.raises(CheckpointError, match=f"^the model {name} is not here; ") as caught:
+        load(name)
+    assert "\n" not in str(caught.value)
+    assert "models/cifar10-512.safetensors from the repository" in SHIPPED["cifar10-512"]
+
+
+@pytest.mark.parametrize("name", ["another", "../package/cifar10", "/etc/passwd", "", ".", "cifar10\n"])
+def test_other_names_are_paths(name: str, places: Path) -> None:
+    (places / "package" / "cifar10.safetensors").write_text("")
+    assert find_shipped(name) is None
+    with pytest.raises(
+        CheckpointError, match=r"expected a checkpoint written by sckn\.save, or the name of a model|not a whole"
+    ):
+        load(name)
+
+
+def test_beside_an_installed_package_is_no_repository(places: Path) -> None:
+    (places / "repository" / "models" / "cifar10-512.safetensors").write_text("")
+    assert find_shipped("cifar10-512") is not None
+    (places / "repository" / "pyproject.toml").unlink()
+    assert find_shipped("cifar10-512") is None
+
+
+def test_the_wheel_has_the_models_of_the_package_and_no_others() -> None:
+    files = {file.distribution_path for file in WheelBuilder(str(ROOT)).recurse_included_files()}
+    assert "sckn/models/README.md" in files
+    assert "sckn/shipped.py" in files
+    assert not [name for name in files if name.startswith("models/")]

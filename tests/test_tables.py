@@ -1,0 +1,152 @@
+"""The paper's tables: its figures as it prints them, ours from results/, in three formats."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sckn.published import CLASSIFICATION, Measured, Row, Table
+from sckn.tables import FORMATS, TABLES, render_table
+from sckn.training.experiment import Experiment
+
+ROOT = Path(__file__).parents[1]
+
+SMALL = Table(
+    key="small",
+    title="Errors & more",
+    columns=("A", "B_1"),
+    groups=((Row("others", ("1.5", None)),), (Row("ours", (Measured("here"), Measured("absent"))),)),
+    notes=("100 % ± nothing.",),
+)
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    (tmp_path / "here.json").write_text(json.dumps({"test_error": 12.345, "deviation": 0.126}))
+    return tmp_path
+
+
+def test_as_text(results: Path) -> None:
+    assert render_table(SMALL, results).splitlines() == [
+        "Errors & more",
+        "",
+        "                   A  B_1",
+        "-------------------------",
+        "others           1.5    -",
+        "-------------------------",
+        "ours    12.35 ± 0.13    -",
+        "-------------------------",
+        "100 % ± nothing.",
+    ]
+
+
+def test_as_markdown(results: Path) -> None:
+    assert render_table(SMALL, results, "markdown").splitlines() == [
+        "**Errors & more**",
+        "",
+        "|  | A | B_1 |",
+        "| --- | ---: | ---: |",
+        "| others | 1.5 | - |",
+        "| ours | 12.35 ± 0.13 | - |",
+        "",
+        "100 % ± nothing.",
+    ]
+
+
+def test_as_latex(results: Path) -> None:
+    text = render_table(SMALL, results, "latex")
+    assert r"\caption{Errors \& more. 100 \% $\pm$ nothing.}" in text
+    assert r"\begin{tabular}{lrr}" in text
+    assert r" & A & B\_1 \\" in text
+    assert r"others & 1.5 & -- \\" in text
+    assert r"ours & 12.35 $\pm$ 0.13 & -- \\" in text
+    begun, ended = (re.findall(rf"\\{word}{{(\w+)}}", text) for word in ("begin", "end"))
+    assert begun == ended[::-1] == ["table", "tabular"]
+
+
+def test_a_single_seed_has_no_deviation(results: Path) -> None:
+    (results / "here.json").write_text(json.dumps({"test_error": 12.345, "deviation": None}))
+    assert "| ours | 12.35 | - |" in render_table(SMALL, results, "markdown")
+    (results / "here.json").write_text(json.dumps({"test_error": 12}))
+    assert "| ours | 12.0 | - |" in render_table(replace(SMALL, decimals=1), results, "markdown")
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("", "cannot be read"),
+        ("[]", "is not a result of sckn train: it is no table"),
+        ("{}", "has no number 'test_error'"),
+        ('{"test_error": "12"}', "has no number 'test_error'"),
+        ('{"test_error": NaN}', "has no number 'test_error'"),
+        ('{"test_error": true}', "has no number 'test_error'"),
+        ("[" * 100_000, "cannot be read"),
+    ],
+    ids=lambda text: text[:20],
+)
+def test_a_damaged_result_is_named(content: str, reason: str, results: Path) -> None:
+    (results / "here.json").write_text(content)
+    with pytest.raises(ValueError, match=rf"^{re.escape(str(results))}/here\.json ") as caught:
+        render_table(SMALL, results)
+    assert reason in str(caught.value)
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="nowhere is no folder; give the folder with the results"):
+        render_table(SMALL, tmp_path / "nowhere")
+
+
+def test_the_figures_of_table_1() -> None:
+    """As the paper prints them, its columns here the rows."""
+    rows = [row.figures for row in CLASSIFICATION.groups[0]]
+    assert [row[0] for row in rows] == ["15.13", "11.68", "10.41", "9.69", "7.62"]
+    assert [row[1] for row in rows] == ["2.80", "2.47", "2.35", "1.92", "1.69"]
+    assert [row.figures for row in CLASSIFICATION.groups[1]] == [("10.20", "2.04"), ("11.95", "2.15"), ("14.2", None)]
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.key)
+def test_the_tables_with_the_committed_results(table: Table, form: str) -> None:
+    text = render_table(table, ROOT / "results", form)  # pyright: ignore[reportArgumentType]
+    for path in (ROOT / "results").glob("*.json"):
+        measured = [figure for rows in table.groups for row in rows for figure in row.figures if figure == Measured(path.stem)]
+        if measured:
+            assert f"{json.loads(path.read_text())['test_error']:.2f}" in text
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.key)
+def test_tables_are_whole_and_every_result_in_them_has_its_experiment(table: Table) -> None:
+    rows = [row for group in table.groups for row in group]
+    assert {len(row.figures) for row in rows} == {len(table.columns)}
+    for figure in (figure for row in rows for figure in row.figures if isinstance(figure, Measured)):
+        assert Experiment.from_toml(ROOT / "experiments" / f"{figure.result}.toml").name == figure.result
+
+
+CLASSIFYING = [path for pattern in ("cifar10-*.toml", "svhn-*.toml") for path in sorted((ROOT / "experiments").glob(pattern))]
+
+
+@pytest.mark.parametrize("path", CLASSIFYING, ids=lambda path: path.stem)
+def test_every_experiment_is_read_and_has_the_name_of_its_file(path: Path) -> None:
+    experiment = Experiment.from_toml(path)
+    assert experiment.name == path.stem
+    assert experiment.network.output_size(32, 32) == (3, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "filters"), [("cifar10-512", 512), ("cifar10-best", 512), ("svhn-128", 128), ("svhn-512", 512)]
+)
+def test_the_experiments_of_the_table_have_its_networks(name: str, filters: int) -> None:
+    experiment = Experiment.from_toml(ROOT / "experiments" / f"{name}.toml")
+    assert [layer.filters for layer in experiment.network.layers] == [filters] * 9
+    assert all(getattr(layer.kernel, "learnable", False) for layer in experiment.network.layers)
+    assert experiment.recipe is not None
+    assert (experiment.recipe.flip, experiment.recipe.shift) == (False, 0)  # the table is one without augmentation
+    assert experiment.extra == name.startswith("svhn")
+
+
+def test_the_augmented_experiment_augments() -> None:
+    recipe = Experiment.from_toml(ROOT / "experiments" / "cifar10-augmented.toml").recipe
+    assert recipe is not None
+    assert (recipe.flip, recipe.shift) == (True, 4)
