@@ -670,18 +670,20 @@ def test_a_tenth_comes_back_and_is_visited() -> None:
 
 @pytest.mark.slow
 def test_the_active_set_saves_work_and_changes_little() -> None:
-    """Where both have converged."""
-    objectives, visits = [], []
-    for active_set in (True, False):
-        recipe = Recipe(epochs=100, batch_size=32, learning_rate=0.005, schedule="cosine", active_set=active_set)
-        result = train(network(16, 300), recipe, 300)
-        last = [record["objective"] for record in result.history[-10:]]
-        assert max(last) < 1.002 * min(last)
-        objectives.append(last[-1])
-        visits.append(result.history[-1]["sample_gradients"])
-    assert objectives[0] == pytest.approx(objectives[1], rel=0.01)
-    assert visits[1] == 100 * 300
-    assert visits[0] < 0.75 * visits[1]
+    """Where both have converged: with a lambda at which other orders of the samples end within 1 %, too."""
+    for seed in range(3):
+        objectives, visits = [], []
+        for active_set in (True, False):
+            recipe = Recipe(epochs=60, batch_size=32, learning_rate=0.002, schedule="cosine", active_set=active_set)
+            recipe = replace(recipe, solver_tolerance=1e-4)
+            result = train(network(16, 300, seed), recipe, 300, seed, regularization=0.01)
+            last = [record["objective"] for record in result.history[-10:]]
+            assert max(last) < 1.002 * min(last) < result.history[0]["objective"] / 2
+            objectives.append(last[-1])
+            visits.append(result.history[-1]["sample_gradients"])
+        assert objectives[0] == pytest.approx(objectives[1], rel=0.01)
+        assert visits[1] == 60 * 300
+        assert visits[0] < 0.9 * visits[1]
 
 
 def test_without_an_active_set_all_are_visited() -> None:
