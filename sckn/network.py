@@ -96,8 +96,8 @@ class CKN(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """The last map, (B, p, h, w), of images (B, c, H, W)."""
-        # GPUs convolve, and sum over channels, fastest if the numbers of a pixel lie together
-        maps = images.contiguous(memory_format=torch.channels_last) if images.is_cuda and images.dim() == 4 else images
+        # convolutions and sums over channels are fastest if the numbers of a pixel lie together
+        maps = images.contiguous(memory_format=torch.channels_last) if images.dim() == 4 else images
         directions = [layer.directions() for layer in self.kernel_layers]
         for layer, root, Z in zip(self.kernel_layers, self.inverse_roots(directions), directions, strict=True):
             maps = layer(maps, root, Z)

@@ -78,7 +78,8 @@ class _SumOfSquares(torch.autograd.Function):
         if fused.applies(maps):
             return fused.sum_of_squares(maps)
         dtype = torch.promote_types(maps.dtype, torch.float32)
-        if maps.is_cuda:  # a GPU need not write the squared map; on a CPU that is faster
+        # where a pixel's numbers lie together, and on a GPU, the squared map need not be written; else that is faster
+        if maps.is_cuda or (maps.dim() == 4 and maps.is_contiguous(memory_format=torch.channels_last)):
             return torch.linalg.vector_norm(maps, dim=1, keepdim=True, dtype=dtype).square()
         return maps.to(dtype).square().sum(dim=1, keepdim=True)
 
