@@ -1,4 +1,4 @@
-"""Models that come with sckn, by name: the small one in the package, the large one in the repository alone.
+"""Models that come with sckn, by name: the small ones in the package, the large one in the repository alone.
 
 A model called NAME is the file NAME.safetensors in one of these folders, the first that has it: those that the environment
 variable SCKN_MODELS names, `models` inside the package, `models` of the repository where sckn is run from one.
@@ -8,10 +8,13 @@ import os
 import re
 from pathlib import Path
 
-__all__ = ["IN_PACKAGE", "IN_REPOSITORY", "SHIPPED", "find_shipped"]
+__all__ = ["IN_PACKAGE", "IN_REPOSITORY", "SHIPPED", "UPSCALERS", "find_shipped"]
 
 IN_PACKAGE = Path(__file__).parent / "models"
 IN_REPOSITORY = Path(__file__).parents[1] / "models"
+
+# Models that make photographs larger: one a factor, and one as fast as a processor needs it.
+UPSCALERS = tuple(f"superres-x{factor}{form}" for factor in (2, 3, 4) for form in ("", "-fast"))
 
 # What is expected to be there, and what to do where it is not.
 SHIPPED = {
@@ -20,6 +23,7 @@ SHIPPED = {
         "it is too large for the package: get models/cifar10-512.safetensors from the repository of sckn, and give its path, "
         "or set SCKN_MODELS to the folder it is in"
     ),
+    **{name: f"install sckn again, or train one with sckn train experiments/{name}.toml" for name in UPSCALERS},
 }
 
 
