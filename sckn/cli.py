@@ -15,9 +15,10 @@ from typing import Annotated, Any, Literal, Union
 
 import torch
 import tyro
+from tqdm import tqdm
 
 import sckn
-from sckn.checkpoint import CheckpointError, as_classifier, load, load_classifier
+from sckn.checkpoint import CheckpointError, as_classifier, load, load_classifier, load_upscaler
 from sckn.classification import STANDARD_INPUT, classify_files
 from sckn.confusion import draw_confusion, evaluation_text
 from sckn.data.catalog import OFFICIAL, DatasetName, Inventory, megabytes, take_inventory
@@ -28,10 +29,12 @@ from sckn.evaluation import evaluate as evaluated
 from sckn.files import remove_leftovers
 from sckn.processes import joined_processes, own_device
 from sckn.results import write_result
-from sckn.shipped import SHIPPED, find_shipped
+from sckn.settings import real_number
+from sckn.shipped import SHIPPED, find_shipped, upscaler_name
 from sckn.superres.commands import train_upscaler
 from sckn.superres.evaluation import evaluate_upscaling
 from sckn.superres.experiment import UpscalingExperiment, is_upscaling_experiment
+from sckn.superres.upscale_files import plan, upscale_files
 from sckn.superres.upscaler import Upscaler
 from sckn.tables import TABLES, TableFormat, render_table
 from sckn.training.experiment import Experiment, read_dataset
@@ -313,6 +316,50 @@ def classify(
         _fail(f"{problems} of {count} images cannot be read")
 
 
+def upscale(
+    photos: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="PHOTO...")],
+    output: Annotated[str, tyro.conf.arg(aliases=["-o"], metavar="OUT")],
+    scale: float | None = None,
+    model: str | None = None,
+    fast: bool = False,
+    tile: int | None = None,
+    memory: float = 0.5,
+    device: Device = "auto",
+) -> None:
+    """Make photographs larger.
+
+    Example: sckn upscale photo.jpg -o large.png --scale 3
+
+    Args:
+        photos: Image files, folders with such, or patterns like "*.jpg".
+        output: File for a single photo, or folder.
+        scale: Any number above 1; by default that of the model, or 2.
+        model: File, run folder, or name, if not the one for the scale.
+        fast: Take the fast model for the scale.
+        tile: Most pixels along a side of what is done at a time.
+        memory: GiB that work on one tile may take.
+        device: Where to compute; auto takes a GPU if there is one.
+    """
+    if fast and model is not None:
+        raise ValueError("--fast chooses among the models of sckn; give it or --model, not both")
+    jobs = plan(photos, output)
+    factor = None if scale is None else real_number("scale", scale, above=1)
+    source = upscaler_name(factor or 2, fast=fast) if model is None else _model_file(model)
+    upscaler = load_upscaler(source, _device(device))
+    problems = 0
+    for outcome in upscale_files(upscaler, jobs, factor, memory_gib=memory, tile=tile):
+        for sentence in (*outcome.notes, *([outcome.problem] if outcome.problem else [])):
+            tqdm.write(f"sckn: {printable(sentence)}", file=sys.stderr)
+        problems += outcome.size is None
+        if outcome.size is not None:
+            tqdm.write(f"{printable(str(outcome.target))}: {outcome.size[0]} x {outcome.size[1]} pixels")
+    if problems and len(jobs) > 1:
+        sys.stdout.flush()  # what was made comes before what was not
+        _fail(f"{problems} of {len(jobs)} photos could not be made larger")
+    if problems:
+        sys.exit(1)
+
+
 def tables(
     names: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="TABLE...")] = (),
     format: TableFormat = "text",  # noqa: A002  (the name of the option)
@@ -424,7 +471,7 @@ def main() -> None:
 
 
 def _run_command() -> None:
-    commands = (demo, data, train, report, evaluate, classify, tables)
+    commands = (demo, data, train, report, evaluate, classify, upscale, tables)
     overview = sys.argv[1:] in ([], ["-h"], ["--help"])
     choices = [
         # in the overview each has a line, in its own help all that its docstring says

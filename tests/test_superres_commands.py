@@ -168,3 +168,95 @@ def test_what_goes_wrong_in_evaluation_is_one_sentence(
     before = files_in(tmp_path)
     assert sentence(capsys, monkeypatch, "evaluate", *arguments).startswith(expected)
     assert files_in(tmp_path) == before
+
+
+@pytest.fixture
+def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Upscalers by name for x2 and x3, and a fast one that is bicubic interpolation; the current folder has a photograph."""
+    for name, model in (("x2", tiny_upscaler()), ("x3", tiny_upscaler(3)), ("x2-fast", tiny_upscaler(weight=0.0))):
+        save(model, tmp_path / "models" / f"superres-{name}.safetensors")
+    monkeypatch.setenv("SCKN_MODELS", str(tmp_path / "models"))
+    monkeypatch.chdir(tmp_path)
+    write_photo_of(tmp_path / "photo.png", 0)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("options", "scale", "weight", "factor"),
+    [
+        ([], 2, 3.0, 2.0),
+        (["--scale", "1.5"], 2, 3.0, 1.5),
+        (["--scale", "2.5"], 3, 3.0, 2.5),
+        (["--fast"], 2, 0.0, 2.0),
+        (["--model", "superres-x3"], 3, 3.0, 3.0),
+        (["--model", "models/superres-x2.safetensors", "--scale", "3"], 2, 3.0, 3.0),
+        (["--scale", "2", "--tile", "20", "--memory", "0.1", "--device", "cpu"], 2, 3.0, 2.0),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_photograph_is_made_larger(
+    options: list[str],
+    scale: int,
+    weight: float,
+    factor: float,
+    models: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    text = printed(capsys, monkeypatch, "upscale", "photo.png", "-o", "large.png", *options)
+    width, height = round(60 * factor), round(48 * factor)
+    assert text == f"large.png: {width} x {height} pixels\n"
+    with Image.open("photo.png") as photo, Image.open("large.png") as large:
+        expected = tiny_upscaler(scale, weight).upscale(np.asarray(photo), factor)
+        assert np.abs(np.asarray(large).astype(int) - expected).max() <= 1
+    assert files_in(models) == {"models", "photo.png", "large.png"}
+
+
+def test_a_broken_photograph_does_not_hold_up_the_others(
+    models: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number, name in enumerate("abc"):
+        write_photo_of(models / "photos" / f"{name}.png", number)
+    (models / "photos" / "b.png").write_bytes(b"no photograph")
+    assert outcome(monkeypatch, "upscale", "photos", "nowhere.jpg", "-o", "large") == 1
+    output = capsys.readouterr()
+    assert output.out.splitlines() == ["large/a.png: 120 x 96 pixels", "large/c.png: 120 x 96 pixels"]
+    assert output.err.splitlines() == [
+        "sckn: photos/b.png cannot be read as an image (it is of no known format); repair it or take it away",
+        "sckn: nowhere.jpg does not exist; expected an image",
+        "sckn: 2 of 4 photos could not be made larger",
+    ]
+    assert files_in(models / "large") == {"a.png", "c.png"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["nowhere.png", "-o", "large.png"], "nowhere.png does not exist; expected an image"),
+        (["broken.png", "-o", "large.png"], "broken.png cannot be read as an image (it is of no known format)"),
+        (["photo.png", "-o", "photo.png"], "photo.png is a photograph to be read and would be overwritten"),
+        (["photo.png", "-o", "photo.png/large.png"], "photo.png/large.png cannot be written (File exists)"),
+        (["photo.png", "-o", "large.gif"], "large.gif should end in one of .bmp"),
+        (["-o", "large.png"], "there are no photographs to make larger"),
+        (["photo.png", "-o", "large.png", "--scale", "1"], "scale must be a number above 1, got 1.0"),
+        (["photo.png", "-o", "large.png", "--scale", "nan"], "scale must be a number above 1, got nan"),
+        (["photo.png", "-o", "large.png", "--scale", "5"], "the model superres-x4 is not here; install sckn again, or train"),
+        (["photo.png", "-o", "large.png", "--scale", "2.5", "--fast"], "the model superres-x3-fast is not here; "),
+        (["photo.png", "-o", "large.png", "--fast", "--model", "superres-x2"], "--fast chooses among the models of sckn"),
+        (["photo.png", "-o", "large.png", "--model", "classifier"], "classifier holds a ImageClassifier, but an Upscaler"),
+        (["photo.png", "-o", "large.png", "--tile", "0"], "tile must be a whole number of at least 1, got 0"),
+        (["photo.png", "-o", "large.png", "--memory", "0"], "memory_gib must be a number above 0, got 0.0"),
+        (["photo.png", "-o", "large.png", "--memory", "1e-6"], "memory_gib = 1e-06 is too little for this model"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_goes_wrong_in_upscaling_is_one_sentence(
+    arguments: list[str], expected: str, models: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sckn.shipped.IN_PACKAGE", models / "nowhere")
+    monkeypatch.setattr("sckn.shipped.IN_REPOSITORY", models / "nowhere")
+    (models / "broken.png").write_bytes(b"no photograph")
+    save(tiny_classifier(), "classifier")
+    before = files_in(models)
+    assert sentence(capsys, monkeypatch, "upscale", *arguments).startswith(expected)
+    assert files_in(models) == before
