@@ -98,10 +98,13 @@ def test_orientation_and_profile_are_kept(suffix: str, tmp_path: Path) -> None:
 def test_a_tiff_file_becomes_a_larger_one(tmp_path: Path) -> None:
     """Its own size and layout are among its EXIF data, and must not be those of the result."""
     pixels = np.random.RandomState(0).randint(0, 256, (12, 20, 3)).astype(np.uint8)
-    Image.fromarray(pixels).save(tmp_path / "photo.tif", compression="tiff_lzw", dpi=(300, 300), artist="somebody")
-    assert upscale_file(UPSCALER, tmp_path / "photo.tif", tmp_path / "large.tif") == (40, 24)
+    Image.fromarray(pixels).save(
+        tmp_path / "photo.tif", compression="tiff_lzw", dpi=(300, 300), artist="somebody", tiffinfo={274: 6}
+    )
+    assert upscale_file(UPSCALER, tmp_path / "photo.tif", tmp_path / "large.tif") == (24, 40)  # Pillow turns TIFF files
     with Image.open(tmp_path / "large.tif") as large:
-        assert np.array_equal(np.asarray(large), UPSCALER.upscale(pixels))
+        assert np.array_equal(np.asarray(large), UPSCALER.upscale(np.rot90(pixels, -1)))
+        assert 274 not in large.getexif()
         assert large.info["dpi"] == (300, 300)
         assert large.getexif()[315] == "somebody"
 

@@ -144,9 +144,12 @@ def _from_pillow(image: Image.Image) -> Picture:
     if image.mode.startswith("I;16"):
         array = np.asarray(image)
     else:
-        alpha = image.has_transparency_data
         grey = image.mode in ("1", "L", "LA")
-        array = np.asarray(image.convert(("LA" if alpha else "L") if grey else ("RGBA" if alpha else "RGB")))
+        try:
+            alpha = image.has_transparency_data
+            array = np.asarray(image.convert(("LA" if alpha else "L") if grey else ("RGBA" if alpha else "RGB")))
+        except Exception as error:  # of a palette that is not there, for example, Pillow raises an AssertionError
+            raise ValueError(f"the pixels of the image cannot be read ({type(error).__name__}); repair it") from None
     picture = _from_array(array)
     kept = {}
     if isinstance(image.info.get("icc_profile"), bytes):
