@@ -370,7 +370,7 @@ def tables(
     Example: sckn tables --format markdown
 
     Args:
-        names: Which tables; all by default. There is: classification.
+        names: Which tables of classification, superres-psnr, superres-ssim; all by default.
         format: As text, for Markdown, or for LaTeX with the package booktabs.
         results: Folder with the results; one that is not there is a dash.
     """
