@@ -222,7 +222,7 @@ def test_a_broken_photograph_does_not_hold_up_the_others(
     output = capsys.readouterr()
     assert output.out.splitlines() == ["large/a.png: 120 x 96 pixels", "large/c.png: 120 x 96 pixels"]
     assert output.err.splitlines() == [
-        "sckn: photos/b.png cannot be read as an image (it is of no known format); repair it or take it away",
+        "sckn: photos/b.png cannot be read as an image (not an image of a known format); repair it or take it away",
         "sckn: nowhere.jpg does not exist; expected an image",
         "sckn: 2 of 4 photos could not be made larger",
     ]
@@ -233,7 +233,7 @@ def test_a_broken_photograph_does_not_hold_up_the_others(
     ("arguments", "expected"),
     [
         (["nowhere.png", "-o", "large.png"], "nowhere.png does not exist; expected an image"),
-        (["broken.png", "-o", "large.png"], "broken.png cannot be read as an image (it is of no known format)"),
+        (["broken.png", "-o", "large.png"], "broken.png cannot be read as an image (not an image of a known format)"),
         (["photo.png", "-o", "photo.png"], "photo.png is a photograph to be read and would be overwritten"),
         (["photo.png", "-o", "photo.png/large.png"], "photo.png/large.png cannot be written (File exists)"),
         (["photo.png", "-o", "large.gif"], "large.gif should end in one of .bmp"),

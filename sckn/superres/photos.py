@@ -8,10 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps
 from torch import Tensor
 
 from sckn.files import written_whole
+from sckn.image_files import FORMATS, what_is_wrong
 from sckn.superres.colour import luminance
 from sckn.superres.picture import Picture
 
@@ -19,9 +20,7 @@ __all__ = ["SUFFIXES", "checked_suffix", "naming", "open_photo", "photo_files", 
 
 SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 HOLD_EXIF = (".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
-# Pillow knows more, but some of these start other programs (EPS). It reads the JPEG files of some cameras, which hold smaller
-# copies of their picture, as MPO.
-FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+# The JPEG files of some cameras, which hold smaller copies of their picture.
 HOLDS_COPIES = "MPO"
 # What Pillow raises where a format has no place for an image or what belongs to it.
 NO_PLACE = (ValueError, KeyError, TypeError, OverflowError, struct.error)
@@ -52,13 +51,8 @@ def open_photo(path: str | Path) -> Image.Image:
                     raise ValueError("it holds several pictures")
                 image.load()
                 return image
-    except UnidentifiedImageError:
-        reason = "it is of no known format"
-    except Image.DecompressionBombError:
-        reason = "it has too many pixels"
-    except Exception as error:  # Pillow raises almost anything at damaged files: SyntaxError, struct.error, KeyError, ...
-        reason = " ".join(str(getattr(error, "strerror", None) or error).split())[:100] or type(error).__name__
-    raise ValueError(f"{path} cannot be read as an image ({reason}); repair it or take it away")
+    except Exception as error:  # Pillow raises almost anything at damaged files
+        raise ValueError(f"{path} cannot be read as an image ({what_is_wrong(error)}); repair it or take it away") from None
 
 
 @contextmanager
