@@ -26,6 +26,7 @@ __all__ = [
     "CheckpointError",
     "Content",
     "Model",
+    "as_classifier",
     "load",
     "load_classifier",
     "load_network",
@@ -134,7 +135,11 @@ def _model_file(source: str | Path) -> Path:
 
 def load_classifier(source: str | Path, device: torch.device | str = "cpu") -> ImageClassifier:
     """Read a classifier; `load` for where nothing else will do."""
-    model = load(source, device)
+    return as_classifier(load(source, device), source)
+
+
+def as_classifier(model: Model, source: str | Path) -> ImageClassifier:
+    """What was read from `source`, if it is a classifier."""
     if not isinstance(model, ImageClassifier):
         raise CheckpointError(
             f"{source} holds a {type(model).__name__}, which knows no classes; expected the classifier.safetensors that "

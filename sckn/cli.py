@@ -15,11 +15,11 @@ from typing import Annotated, Any, Literal, Union
 
 import torch
 import tyro
+from tqdm import tqdm
 
 import sckn
-from sckn.checkpoint import CheckpointError, load_classifier
+from sckn.checkpoint import CheckpointError, as_classifier, load, load_classifier, load_upscaler
 from sckn.classification import STANDARD_INPUT, classify_files
-from sckn.classifier import ImageClassifier
 from sckn.confusion import draw_confusion, evaluation_text
 from sckn.data.catalog import OFFICIAL, DatasetName, Inventory, megabytes, take_inventory
 from sckn.data.download import download as fetch
@@ -29,11 +29,17 @@ from sckn.evaluation import evaluate as evaluated
 from sckn.files import remove_leftovers
 from sckn.processes import joined_processes, own_device
 from sckn.results import write_result
-from sckn.shipped import SHIPPED, find_shipped
+from sckn.settings import real_number
+from sckn.shipped import SHIPPED, find_shipped, upscaler_name
+from sckn.superres.commands import train_upscaler
+from sckn.superres.evaluation import evaluate_upscaling
+from sckn.superres.experiment import UpscalingExperiment, is_upscaling_experiment
+from sckn.superres.upscale_files import plan, upscale_files
+from sckn.superres.upscaler import Upscaler
 from sckn.tables import TABLES, TableFormat, render_table
 from sckn.training.experiment import Experiment, read_dataset
 from sckn.training.report import write_report
-from sckn.training.runs import code_versions, find_classifier, read_json
+from sckn.training.runs import code_versions, find_model, read_json
 from sckn.training.with_labels import run_with_labels
 from sckn.training.without_labels import run_without_labels
 
@@ -80,10 +86,14 @@ def train(
         device: Where to compute; auto takes a GPU if there is one.
     """
     started = perf_counter()
+    if is_upscaling_experiment(experiment):
+        if validation_only:
+            raise ValueError("photographs held out alone judge the training of an upscaler; leave out --validation-only")
+        _train_upscaler(experiment, data, run, resume, tensorboard, results, device)
+        return
     settings, place = Experiment.from_toml(experiment), _device(device)
     recipe = settings.recipe
-    if results.exists() and not results.is_dir():  # before the work, not after it
-        raise ValueError(f"{results} is not a folder; give a folder for the result with --results")
+    _check_results(results)
     folder = Path("runs") / settings.name if run is None else run
     with _resumable(folder if settings.recipe else None), joined_processes(place) as processes:
         say = partial(print, flush=True) if processes.first else _say_nothing
@@ -140,6 +150,34 @@ def train(
     print(f"mean {statistics.mean(errors):10.2f} %{spread}   written to {path}")
 
 
+def _train_upscaler(
+    experiment: Path, data: Path, run: Path | None, resume: bool, tensorboard: bool, results: Path, device: Device
+) -> None:
+    settings, place = UpscalingExperiment.from_toml(experiment), _device(device)
+    _check_results(results)
+    folder = Path("runs") / settings.name if run is None else run
+    with _resumable(folder), joined_processes(place) as processes:
+        if processes.count > 1:
+            raise ValueError(f"{experiment} trains an upscaler, in one process; start it without torchrun")
+        train_upscaler(
+            settings,
+            data,
+            folder,
+            results,
+            place,
+            command=f"sckn train {experiment} --data DIR --device {device}",
+            resume=resume,
+            tensorboard=tensorboard,
+            say=partial(print, flush=True),
+        )
+
+
+def _check_results(folder: Path) -> None:
+    """Before the work, not after it."""
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is not a folder; give a folder for the result with --results")
+
+
 def data(
     name: Annotated[DatasetName | None, tyro.conf.Positional] = None,
     *,
@@ -176,33 +214,41 @@ def evaluate(
     model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")],
     data: Path,
     dataset: DatasetName | None = None,
+    scale: int | None = None,
     json: bool = False,
     picture: Path | None = None,
-    batch_size: int = 256,
+    batch_size: int | None = None,
     device: Device = "auto",
 ) -> None:
-    """Test a trained model: its error, the errors of the classes, and which it confuses.
+    """Test a trained model: a classifier's errors and what it confuses, or an upscaler's PSNR and SSIM.
 
     Example: sckn evaluate runs/cifar10-128 --data DIR
 
     Args:
-        model: File, run folder (its first seed), or name of a model that comes with sckn.
-        data: Folder or archive with the data set, as for sckn train; its test part is used.
-        dataset: Data set, if not that of the training; classes are matched by their names.
+        model: File, run folder (its first seed), or name of a model of sckn.
+        data: Data set (its test part is used), or for an upscaler a folder of photos.
+        dataset: Data set, if not that of the training; classes match by name.
+        scale: Factor for an upscaler, if not its own.
         json: Print JSON.
         picture: Draw the confusion matrix into this PNG file, too.
-        batch_size: Images at a time.
+        batch_size: Images at a time for a classifier; 256 by default.
         device: Where to compute; auto takes a GPU if there is one.
     """
     if picture is not None and picture.suffix.lower() != ".png":
         raise ValueError(f"{picture} must be a PNG file; give a name that ends in .png")
-    classifier = _classifier(model, device)
+    loaded = load(_model_file(model), _device(device))
+    if isinstance(loaded, Upscaler):
+        _refuse(f"{model} is an upscaler and knows no classes", dataset=dataset, picture=picture, batch_size=batch_size)
+        _evaluate_upscaler(loaded, model, data, scale, json)
+        return
+    classifier = as_classifier(loaded, model)
+    _refuse(f"{model} is a classifier and makes nothing larger", scale=scale)
     name = dataset or classifier.experiment.get("dataset")
     if name is None:
         raise ValueError(f"{model} does not tell which data set it was trained on; say with --dataset which to test it on")
     settings = {**classifier.experiment, "image_size": classifier.image_size, "extra": False}  # the test set has no extra part
     _, test = read_dataset(name, data, settings)
-    evaluation = evaluated(classifier, test, batch_size, progress=True)
+    evaluation = evaluated(classifier, test, 256 if batch_size is None else batch_size, progress=True)
     title = classifier.name or model
     if json:
         _print_json({"model": model, "name": classifier.name, "dataset": name, **evaluation.to_dict()})
@@ -211,6 +257,23 @@ def evaluate(
         print(evaluation_text(evaluation))
     if picture is not None:  # last: without matplotlib the figures are there all the same
         draw_confusion(evaluation, picture, title)
+
+
+def _evaluate_upscaler(upscaler: Upscaler, model: str, folder: Path, scale: int | None, json: bool) -> None:
+    factor = upscaler.scale if scale is None else scale
+    evaluation = evaluate_upscaling(folder, factor, partial(upscaler.upscale_luminance, factor=factor))
+    if json:
+        _print_json({"model": model, **evaluation.to_dict()})
+    else:
+        print(f"{model} at x{factor} on {folder}")
+        print(evaluation.table())
+
+
+def _refuse(reason: str, **options: object) -> None:
+    """Options that were given and do not belong to what is done."""
+    given = [f"--{name.replace('_', '-')}" for name, value in options.items() if value is not None]
+    if given:
+        raise ValueError(f"{reason}; leave out {' and '.join(given)}")
 
 
 def classify(
@@ -235,7 +298,7 @@ def classify(
         raise ValueError("there are no images to classify; give files, folders, or - for standard input")
     if images.count(STANDARD_INPUT) > 1:
         raise ValueError("there is one image on standard input; give - once")
-    classifier = _classifier(model, device)
+    classifier = load_classifier(_model_file(model), _device(device))
     answers, count, problems = [], 0, 0
     for answer in classify_files(classifier, images, sys.stdin.buffer, top=top):
         count += 1
@@ -253,6 +316,50 @@ def classify(
         _fail(f"{problems} of {count} images cannot be read")
 
 
+def upscale(
+    photos: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="PHOTO...")],
+    output: Annotated[str, tyro.conf.arg(aliases=["-o"], metavar="OUT")],
+    scale: float | None = None,
+    model: str | None = None,
+    fast: bool = False,
+    tile: int | None = None,
+    memory: float = 0.5,
+    device: Device = "auto",
+) -> None:
+    """Make photographs larger.
+
+    Example: sckn upscale photo.jpg -o large.png --scale 3
+
+    Args:
+        photos: Image files, folders with such, or patterns like "*.jpg".
+        output: File for a single photo, or folder.
+        scale: Any number above 1; by default that of the model, or 2.
+        model: File, run folder, or name, if not the one for the scale.
+        fast: Take the fast model for the scale.
+        tile: Most pixels along a side of what is done at a time.
+        memory: GiB that work on one tile may take.
+        device: Where to compute; auto takes a GPU if there is one.
+    """
+    if fast and model is not None:
+        raise ValueError("--fast chooses among the models of sckn; give it or --model, not both")
+    jobs = plan(photos, output)
+    factor = None if scale is None else real_number("scale", scale, above=1)
+    source = upscaler_name(factor or 2, fast=fast) if model is None else _model_file(model)
+    upscaler = load_upscaler(source, _device(device))
+    problems = 0
+    for outcome in upscale_files(upscaler, jobs, factor, memory_gib=memory, tile=tile):
+        for sentence in (*outcome.notes, *([outcome.problem] if outcome.problem else [])):
+            tqdm.write(f"sckn: {printable(sentence)}", file=sys.stderr)
+        problems += outcome.size is None
+        if outcome.size is not None:
+            tqdm.write(f"{printable(str(outcome.target))}: {outcome.size[0]} x {outcome.size[1]} pixels")
+    if problems and len(jobs) > 1:
+        sys.stdout.flush()  # what was made comes before what was not
+        _fail(f"{problems} of {len(jobs)} photos could not be made larger")
+    if problems:
+        sys.exit(1)
+
+
 def tables(
     names: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="TABLE...")] = (),
     format: TableFormat = "text",  # noqa: A002  (the name of the option)
@@ -263,7 +370,7 @@ def tables(
     Example: sckn tables --format markdown
 
     Args:
-        names: Which tables; all by default. There is: classification.
+        names: Which tables of classification, superres-psnr, superres-ssim; all by default.
         format: As text, for Markdown, or for LaTeX with the package booktabs.
         results: Folder with the results; one that is not there is a dash.
     """
@@ -295,18 +402,18 @@ def report(
     print(write_report(run, train, _device(device)))
 
 
-def _classifier(source: str, device: Device) -> ImageClassifier:
-    """By file, name, or run folder; a folder of a name that sckn knows may be one of data, and is passed over."""
-    place, path = _device(device), Path(source)
+def _model_file(source: str) -> str | Path:
+    """Of a file, name, or run folder; a folder of a name that sckn knows may be one of data, and is passed over."""
+    path = Path(source)
     if not path.is_dir() or source in SHIPPED or find_shipped(source):
-        return load_classifier(source, place)
-    found = find_classifier(path)
+        return source
+    found = find_model(path)
     if found is None:
         raise CheckpointError(
             f"{source} holds no finished training; expected the run folder of a training with labels, "
             "which sckn train --resume brings to its end"
         )
-    return load_classifier(found, place)
+    return found
 
 
 def _print_json(content: object) -> None:
@@ -364,7 +471,7 @@ def main() -> None:
 
 
 def _run_command() -> None:
-    commands = (demo, data, train, report, evaluate, classify, tables)
+    commands = (demo, data, train, report, evaluate, classify, upscale, tables)
     overview = sys.argv[1:] in ([], ["-h"], ["--help"])
     choices = [
         # in the overview each has a line, in its own help all that its docstring says

@@ -12,7 +12,7 @@ import torch
 from sckn.files import written_whole
 from sckn.version import __version__
 
-__all__ = ["code_version", "machine", "write_result"]
+__all__ = ["add_to_result", "code_version", "machine", "read_result", "write_result"]
 
 
 def code_version() -> str:
@@ -70,4 +70,24 @@ def write_result(
     content = json.dumps({"name": name, "dataset": dataset, **figures, **fixed}, indent=2, allow_nan=False)
     with written_whole(path) as temporary:
         temporary.write_text(content + "\n")
+    return path
+
+
+def read_result(path: Path) -> dict[str, Any]:
+    """What `write_result` wrote."""
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ValueError(f"{path} cannot be read ({reason}); expected a result of sckn train") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} is not a result of sckn train: it is no table")
+    return content
+
+
+def add_to_result(path: Path, figures: dict[str, Any]) -> Path:
+    """Write further figures into a result, in the place of former ones of these names; what `write_result` fixed stays."""
+    text = json.dumps({**read_result(path), **figures}, indent=2, allow_nan=False)
+    with written_whole(path) as temporary:
+        temporary.write_text(text + "\n")
     return path

@@ -1,18 +1,18 @@
 """The paper's tables with our results beside them, as text, Markdown or LaTeX."""
 
-import json
 import math
 import numbers
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from sckn.published import CLASSIFICATION, Measured, Table
+from sckn.published import CLASSIFICATION, SUPERRES_PSNR, SUPERRES_SSIM, Measured, Table
+from sckn.results import read_result
 
 __all__ = ["TABLES", "TableFormat", "render_table"]
 
 TableFormat = Literal["text", "markdown", "latex"]
-TABLES = (CLASSIFICATION,)  # a further table needs only its entry here
+TABLES = (CLASSIFICATION, SUPERRES_PSNR, SUPERRES_SSIM)  # a further table needs only its entry here
 
 MISSING = "-"
 Cells = list[list[str]]  # the rows of a group, the method first
@@ -35,21 +35,20 @@ def _shown(figure: str | Measured | None, decimals: int, results: Path) -> str:
     path = results / f"{figure.result}.json"
     if not path.is_file():
         return MISSING
-    content = _read_result(path)
-    value, deviation = content.get(figure.field), content.get(figure.deviation)
+    content = read_result(path)
+    first, *below = figure.field.split(".")
+    if below and first not in content:  # trained, but not measured on the test sets
+        return MISSING
+    value, deviation = _at_path(content, [first, *below]), content.get(figure.deviation)
     if not _is_number(value):
         raise ValueError(f"{path} has no number {figure.field!r}; expected a result of sckn train")
     return f"{value:.{decimals}f}" + (f" ± {deviation:.{decimals}f}" if _is_number(deviation) else "")
 
 
-def _read_result(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise ValueError(f"{path} cannot be read ({reason}); expected a result of sckn train") from None
-    if not isinstance(content, dict):
-        raise ValueError(f"{path} is not a result of sckn train: it is no table")
+def _at_path(content: Any, path: Sequence[str]) -> Any:
+    """What lies in tables within tables, or nothing."""
+    for key in path:
+        content = content.get(key) if isinstance(content, dict) else None
     return content
 
 

@@ -273,9 +273,10 @@ def test_a_mistake_of_the_library_is_not_hidden(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [
-        (["--help"], ["Example: sckn demo", "demo", "train", "data", "evaluate", "classify", "tables", "report"]),
+        (["--help"], ["Example: sckn demo", "demo", "train", "data", "evaluate", "classify", "upscale", "tables", "report"]),
         (["evaluate", "--help"], ["Example: sckn evaluate runs/cifar10-128 --data DIR", "MODEL", "--json", "--picture"]),
         (["classify", "--help"], ["Example: sckn classify cifar10 photo.jpg", "MODEL IMAGE...", "--top", "--json"]),
+        (["upscale", "--help"], ["Example: sckn upscale photo.jpg -o large.png --scale 3", "PHOTO...", "--fast", "--memory"]),
         (["tables", "--help"], ["Example: sckn tables --format markdown", "{text,markdown,latex}", "--results"]),
         (["report", "--help"], ["Example: sckn report runs/cifar10-128", "RUN", "--data"]),
         (["data", "--help"], ["Example: sckn data cifar10 --data DIR --download", "--download", "--extra"]),

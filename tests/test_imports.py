@@ -22,6 +22,7 @@ LAYERS = (
         "plotting",
         "shipped",
         "published",
+        "image_files",
         "image_grid",
     ),
     ("superres.colour", "superres.detail", "superres.imresize", "superres.picture", "superres.quality"),

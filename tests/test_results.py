@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import sckn
-from sckn.results import code_version, machine, write_result
+from sckn.results import add_to_result, code_version, machine, write_result
 
 
 def written(folder: Path, **changes: Any) -> Path:
@@ -148,3 +148,26 @@ def test_the_code_version_changes_with_the_sources(tmp_path: Path) -> None:
     (package / "new.py").touch()
     versions.append(version_of(package))
     assert len(set(versions)) == len(versions)
+
+
+def test_figures_are_added_to_a_result(tmp_path: Path) -> None:
+    path = tmp_path / "one.json"
+    path.write_text(json.dumps({"name": "one", "psnr": 1, "config": {"a": 2}}))
+    assert add_to_result(path, {"psnr": 3, "ssim": 4}) == path
+    assert json.loads(path.read_text()) == {"name": "one", "psnr": 3, "config": {"a": 2}, "ssim": 4}
+    before = path.read_bytes()
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        add_to_result(path, {"psnr": float("nan")})
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [(None, r"cannot be read \(No such file"), ("{", "cannot be read"), ("[]", "is not a result")],
+)
+def test_what_is_no_result_gets_no_figures(content: str | None, sentence: str, tmp_path: Path) -> None:
+    path = tmp_path / "one.json"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(ValueError, match=sentence):
+        add_to_result(path, {"psnr": 3})

@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from sckn.published import CLASSIFICATION, Measured, Row, Table
+from sckn.published import CLASSIFICATION, MEASURES, SETS, SUPERRES_PSNR, SUPERRES_SSIM, Measured, Row, Table, score_field
+from sckn.superres.evaluation import EvaluationReport, ImageReport, Quality
+from sckn.superres.experiment import UpscalingExperiment, is_upscaling_experiment
+from sckn.superres.scores import set_figures
 from sckn.tables import FORMATS, TABLES, render_table
 from sckn.training.experiment import Experiment
 
@@ -106,6 +109,41 @@ def test_the_figures_of_table_1() -> None:
     assert [row.figures for row in CLASSIFICATION.groups[1]] == [("10.20", "2.04"), ("11.95", "2.15"), ("14.2", None)]
 
 
+def test_the_figures_of_the_tables_on_super_resolution() -> None:
+    """As the paper prints them, its columns here the rows; those of bicubic interpolation were measured, too."""
+    psnr, ssim = ([row.figures[:6] for row in table.groups[0]] for table in (SUPERRES_PSNR, SUPERRES_SSIM))
+    assert [row[0] for row in psnr] == ["33.66", "35.78", "35.83", "36.54", "36.34", "36.66", "36.93", "37.07"]
+    assert [row[4] for row in psnr] == ["27.54", "28.67", "28.65", "29.13", "29.00", "29.29", "29.41", "29.50"]
+    assert [row[2] for row in ssim] == ["0.8684", "0.8990", "0.9007", "0.9075", "0.9043", "0.9068", "0.9104", "0.9146"]
+    assert [row[5] for row in ssim] == ["0.7768", "0.8066", "0.8084", "0.8175", "0.8109", "0.8174", "0.8222", "0.8283"]
+    measured = json.loads((ROOT / "results" / "superres-bicubic.json").read_text())["sets"]
+    assert [f"{each['psnr']:.2f}" for each in measured] == list(psnr[0])
+    assert [f"{each['ssim']:.4f}" for each in measured] == list(ssim[0])
+
+
+def test_the_scores_of_an_upscaler_are_found_by_the_tables(tmp_path: Path) -> None:
+    """The one that writes them and the ones that read them mean the same fields."""
+    ours, plain = Quality(37.123456, 0.956789), Quality(33.5, 0.93)
+    reports = {name: EvaluationReport(name, 2, (ImageReport("a.png", ours, plain),)) for name in SETS}
+    figures = set_figures(reports)
+    fields = [score_field(f"{prefix}{measure}", name) for prefix in ("", "bicubic_") for measure in MEASURES for name in SETS]
+    assert [f"{measure}.{name}" for measure, table in figures.items() for name in table] == fields
+    (tmp_path / "superres-x4.json").write_text(json.dumps(figures))
+    (tmp_path / "superres-x2.json").write_text(json.dumps({"validation": {"psnr": 1}, "x3": figures}))
+    text = render_table(SUPERRES_PSNR, tmp_path, "markdown")
+    assert "| Bicubic | 33.66 | 30.23 | 30.84 | 30.39 | 27.54 | 28.43 | 33.50 | 33.50 | 33.50 |" in text
+    assert "x2 twice | - | - | - | 37.12 | 37.12 | 37.12 | - | - | - |" in text
+    assert "| sckn, a model for each factor | - | - | - | - | - | - | 37.12 | 37.12 | 37.12 |" in text
+    assert "0.9568" in render_table(SUPERRES_SSIM, tmp_path)
+
+
+@pytest.mark.parametrize("content", [{"psnr": {}}, {"psnr": 3}, {"psnr": {"Set5": None}}, {"psnr": {"Set5": {"mean": 3}}}])
+def test_scores_that_are_not_there_or_no_numbers_are_named(content: dict[str, object], tmp_path: Path) -> None:
+    (tmp_path / "superres-x2.json").write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=r"superres-x2\.json has no number 'psnr\.Set5'"):
+        render_table(SUPERRES_PSNR, tmp_path)
+
+
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.key)
 def test_the_tables_with_the_committed_results(table: Table, form: str) -> None:
@@ -121,7 +159,9 @@ def test_tables_are_whole_and_every_result_in_them_has_its_experiment(table: Tab
     rows = [row for group in table.groups for row in group]
     assert {len(row.figures) for row in rows} == {len(table.columns)}
     for figure in (figure for row in rows for figure in row.figures if isinstance(figure, Measured)):
-        assert Experiment.from_toml(ROOT / "experiments" / f"{figure.result}.toml").name == figure.result
+        path = ROOT / "experiments" / f"{figure.result}.toml"
+        kind = UpscalingExperiment if is_upscaling_experiment(path) else Experiment
+        assert kind.from_toml(path).name == figure.result
 
 
 CLASSIFYING = [path for pattern in ("cifar10-*.toml", "svhn-*.toml") for path in sorted((ROOT / "experiments").glob(pattern))]

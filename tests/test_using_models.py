@@ -163,7 +163,7 @@ def test_a_model_is_used_by_its_name_on_a_folder_of_images(
         (["classify", "classifier", "-", "-"], "there is one image on standard input; give - once"),
         (["classify", "classifier", "a.png", "--top", "0"], "top must be a whole number of at least 1, got 0"),
         (["classify", "text", "a.png"], "text is not a whole .safetensors file"),
-        (["tables", "psnr"], "there is no table 'psnr'; there is classification"),
+        (["tables", "psnr"], "there is no table 'psnr'; there is classification, superres-psnr, superres-ssim"),
         (["tables", "--results", "nowhere"], "nowhere is no folder"),
         (["report", "empty"], "empty is no run folder"),
         (["report", "nowhere", "--data", "here"], "nowhere is no run folder"),
@@ -195,4 +195,6 @@ def test_tables_are_printed(
     text = printed(capsys, monkeypatch, *arguments)
     assert text.startswith(begin)
     assert "10.20" in text
-    assert text == printed(capsys, monkeypatch, *arguments, "classification")
+    assert "37.07" in text
+    assert "0.9580" in text
+    assert text == printed(capsys, monkeypatch, *arguments, "classification", "superres-psnr", "superres-ssim")

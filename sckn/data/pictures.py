@@ -4,12 +4,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps
+
+from sckn.image_files import FORMATS, what_is_wrong
 
 __all__ = ["read_picture"]
 
-# Pillow knows more, but some of these start other programs (EPS), and few hold images to learn from.
-FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 MOST_PIXELS = 2**26  # a small file can unpack to an image that fills the memory
 
 
@@ -26,11 +26,8 @@ def read_picture(source: Path | BinaryIO, size: int) -> np.ndarray:
             upright = ImageOps.exif_transpose(image)
             resized = _rgb(upright).resize((size, size), Image.Resampling.BICUBIC)
             return np.asarray(resized).transpose(2, 0, 1)
-    except UnidentifiedImageError:
-        raise ValueError("not an image of a known format") from None
-    except Exception as error:  # Pillow raises almost anything at damaged files: SyntaxError, struct.error, KeyError, ...
-        reason = " ".join(str(error).split())[:100]
-        raise ValueError(reason or type(error).__name__) from None
+    except Exception as error:  # Pillow raises almost anything at damaged files
+        raise ValueError(what_is_wrong(error)) from None
 
 
 def _rgb(image: Image.Image) -> Image.Image:

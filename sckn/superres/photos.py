@@ -1,5 +1,10 @@
 """Photographs in files: which a folder holds, reading them whole, writing them with what belongs to them."""
 
+import os
+import struct
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -7,15 +12,18 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from sckn.files import written_whole
+from sckn.image_files import FORMATS, what_is_wrong
 from sckn.superres.colour import luminance
 from sckn.superres.picture import Picture
 
-__all__ = ["open_photo", "photo_files", "read_luminance", "write_photo"]
+__all__ = ["SUFFIXES", "checked_suffix", "naming", "open_photo", "photo_files", "read_luminance", "write_photo"]
 
 SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 HOLD_EXIF = (".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
-# What Pillow raises at files that are damaged, of a kind it does not know, or too large to be meant.
-UNREADABLE = (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError)
+# The JPEG files of some cameras, which hold smaller copies of their picture.
+HOLDS_COPIES = "MPO"
+# What Pillow raises where a format has no place for an image or what belongs to it.
+NO_PLACE = (ValueError, KeyError, TypeError, OverflowError, struct.error)
 
 
 def photo_files(folder: str | Path) -> list[Path]:
@@ -30,16 +38,30 @@ def photo_files(folder: str | Path) -> list[Path]:
 
 
 def open_photo(path: str | Path) -> Image.Image:
-    """A file as an image of Pillow, read to its end."""
+    """A file as an image of Pillow, read to its end; an animation is refused."""
+    if not os.path.exists(path):
+        raise ValueError(f"{path} does not exist; expected an image")
     try:
-        with Image.open(path) as image:
-            image.load()
-            return image
-    except FileNotFoundError:
-        raise ValueError(f"{path} does not exist; expected an image") from None
-    except UNREADABLE as error:
-        reason = getattr(error, "strerror", None) or error
-        raise ValueError(f"{path} cannot be read as an image ({reason}); repair it or take it away") from None
+        if not os.path.isfile(path):  # a pipe could be waited for without end
+            raise ValueError("it is no plain file")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Pillow's, about what it repairs by itself
+            with Image.open(path, formats=FORMATS) as image:
+                if image.format != HOLDS_COPIES and getattr(image, "is_animated", False):
+                    raise ValueError("it holds several pictures")
+                image.load()
+                return image
+    except Exception as error:  # Pillow raises almost anything at damaged files
+        raise ValueError(f"{path} cannot be read as an image ({what_is_wrong(error)}); repair it or take it away") from None
+
+
+@contextmanager
+def naming(path: str | Path) -> Iterator[None]:
+    """A mistake that comes from a file says from which."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
 
 
 def read_luminance(path: str | Path) -> Tensor:
@@ -47,20 +69,24 @@ def read_luminance(path: str | Path) -> Tensor:
 
     Orientation and colour profile do not matter here: what is measured is the pixels.
     """
-    try:
+    with naming(path):
         picture = Picture.of(open_photo(path))
-    except ValueError as error:
-        raise ValueError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
     levels = luminance(picture.levels(channels=slice(0, picture.colours)).double())
     return (levels + 0.5).floor().clamp(0, 255).to(torch.uint8)
+
+
+def checked_suffix(path: Path) -> str:
+    """The ending of a file that is to be written, in small letters."""
+    suffix = path.suffix.lower()
+    if suffix not in SUFFIXES:
+        raise ValueError(f"{path} should end in one of {', '.join(SUFFIXES)}, which says how it is written")
+    return suffix
 
 
 def write_photo(image: Image.Image, path: str | Path) -> Path:
     """Write an image with its EXIF data and colour profile; where a format has no place for EXIF data, it is turned upright."""
     path = Path(path)
-    suffix = path.suffix.lower()
-    if suffix not in SUFFIXES:
-        raise ValueError(f"{path} should end in one of {', '.join(SUFFIXES)}, which says how it is written")
+    suffix = checked_suffix(path)
     options = {name: image.info[name] for name in ("icc_profile", "dpi") if name in image.info}
     if suffix in HOLD_EXIF and "exif" in image.info:
         options["exif"] = image.info["exif"]
@@ -71,7 +97,7 @@ def write_photo(image: Image.Image, path: str | Path) -> Path:
     with written_whole(path) as temporary:
         try:
             image.save(temporary, **options)
-        except (ValueError, KeyError) as error:
+        except NO_PLACE as error:
             raise ValueError(f"{path} cannot hold an image of mode {image.mode} ({error}); choose .png") from None
         except OSError as error:
             if error.errno is None:  # Pillow's own, not the disk's

@@ -1,5 +1,7 @@
 """Images as users have them, numpy, Pillow or torch, grey or in colours, in 8 or 16 bits, in one form, and back."""
 
+import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,14 +13,21 @@ from torch import Tensor
 
 from sckn.superres.colour import luminance
 
-__all__ = ["BAND", "AnyImage", "Picture", "tensor_of"]
+__all__ = ["BAND", "AnyImage", "LeftOutWarning", "Picture", "tensor_of"]
 
 AnyImage = Tensor | np.ndarray | Image.Image
 
 MODES = ("1", "L", "LA", "I;16", "I;16L", "I;16B", "P", "PA", "RGB", "RGBA")
 EXIF_SIZE = {40962: 0, 40963: 1}  # width and height of the picture, in the table of EXIF's own tags
 EXIF_IFD = 34665
+# How the pixels lie in a TIFF file, which lists this with its EXIF data: size, compression, strips, tiles, JPEG tables.
+LAYOUT = (*range(254, 264), 266, 273, *range(277, 280), 284, 292, 293, 317, *range(320, 326), *range(330, 334))
+LAYOUT += (*range(336, 348), *range(512, 522), *range(529, 533), 34675)
 BAND = 128  # rows that are held in floating point at a time
+
+
+class LeftOutWarning(UserWarning):
+    """Something that came with a picture is damaged, and is not in the result."""
 
 
 @dataclass(frozen=True)
@@ -135,12 +144,19 @@ def _from_pillow(image: Image.Image) -> Picture:
     if image.mode.startswith("I;16"):
         array = np.asarray(image)
     else:
-        alpha = image.has_transparency_data
         grey = image.mode in ("1", "L", "LA")
-        array = np.asarray(image.convert(("LA" if alpha else "L") if grey else ("RGBA" if alpha else "RGB")))
+        try:
+            alpha = image.has_transparency_data
+            array = np.asarray(image.convert(("LA" if alpha else "L") if grey else ("RGBA" if alpha else "RGB")))
+        except Exception as error:  # of a palette that is not there, for example, Pillow raises an AssertionError
+            raise ValueError(f"the pixels of the image cannot be read ({type(error).__name__}); repair it") from None
     picture = _from_array(array)
-    kept = {name: image.info[name] for name in ("icc_profile", "dpi") if name in image.info}
-    exif = image.getexif()
+    kept = {}
+    if isinstance(image.info.get("icc_profile"), bytes):
+        kept["icc_profile"] = image.info["icc_profile"]
+    if _is_resolution(image.info.get("dpi")):
+        kept["dpi"] = image.info["dpi"]
+    exif = _readable_exif(image)
 
     def restored(pixels: Tensor) -> Image.Image:
         result = Image.fromarray(picture.restored(pixels))
@@ -152,3 +168,25 @@ def _from_pillow(image: Image.Image) -> Picture:
         return result
 
     return Picture(picture.pixels, 0, restored)
+
+
+def _is_resolution(dpi: Any) -> bool:
+    """Whether every format can hold it: damaged files claim none, or one without end."""
+    return isinstance(dpi, tuple) and len(dpi) == 2 and all(math.isfinite(each) and 1 <= each < 65536 for each in dpi)
+
+
+def _readable_exif(image: Image.Image) -> Image.Exif:
+    """What can be read and written again: damage there should not cost the picture."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Pillow's, about what it leaves out by itself
+            exif = Image.Exif()
+            exif.load(image.getexif().tobytes())  # a copy
+            exif.get_ifd(EXIF_IFD)
+            for tag in LAYOUT:
+                exif.pop(tag, None)
+            exif.tobytes()
+            return exif
+    except Exception:  # Pillow raises almost anything at damaged data: SyntaxError, struct.error, TypeError, ...
+        warnings.warn("its EXIF data cannot be read and are left out", LeftOutWarning, stacklevel=2)
+        return Image.Exif()

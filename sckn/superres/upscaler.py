@@ -5,6 +5,7 @@ lost. It works on the interpolated image, as in the paper; or, faster by the squ
 one output of the linear model for each of the pixels that a small pixel becomes.
 """
 
+import itertools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -134,7 +135,13 @@ class Upscaler(nn.Module):
     # -- luminance ----------------------------------------------------------------------------------------------------
 
     def upscale_luminance(
-        self, y: Luminance, factor: float | None = None, *, memory_gib: float = 0.5, progress: bool = False
+        self,
+        y: Luminance,
+        factor: float | None = None,
+        *,
+        memory_gib: float = 0.5,
+        tile: int | None = None,
+        progress: bool = False,
     ) -> Luminance:
         """The bare model: luminance (H, W) in floating point from 0 to 255, neither rounded nor clipped, as the result is.
 
@@ -144,6 +151,7 @@ class Upscaler(nn.Module):
         factor: any number above 1; the model's own where left out. A larger factor takes several passes, one that is no
             power of the model's own a resize down at the end: the paper's way to x3 is twice x2, then 3/4.
         memory_gib: that the work on one tile may take, besides y and the result.
+        tile: pixels of y along a side of a tile, at most.
         progress: show a bar, if standard error is a terminal.
         """
         small = tensor_of(y) if isinstance(y, np.ndarray) else y
@@ -152,23 +160,29 @@ class Upscaler(nn.Module):
         if not bool(torch.isfinite(small).all()):
             raise ValueError("the luminance holds NaN or infinity; clean it first")
         factor = self._checked_factor(factor)
-        large = self._passes(small, factor, memory_gib, progress)
+        large = self._passes(small, factor, self._tile_side(memory_gib, tile), progress)
         height, width = _enlarged(small.shape, factor)
         if large.shape != (height, width):
             large = imresize(large, size=(height, width))
         large = large.to(small.dtype)
         return large.numpy() if isinstance(y, np.ndarray) else large  # pyright: ignore[reportReturnType]
 
+    def check_settings(self, factor: float | None, memory_gib: float, tile: int | None) -> None:
+        """A mistake in them, before there is an image."""
+        self._checked_factor(factor)
+        self._tile_side(memory_gib, tile)
+
     def _checked_factor(self, factor: float | None) -> float:
         return float(self.scale) if factor is None else real_number("factor", factor, above=1)
 
-    def _passes(self, small: Tensor, factor: float, memory_gib: float, progress: bool) -> Tensor:
+    def passes(self, factor: float) -> int:
+        """How often the model is used for a factor."""
+        return next(count for count in itertools.count(1) if self.scale**count >= factor)
+
+    def _passes(self, small: Tensor, factor: float, side: int, progress: bool) -> Tensor:
         """As many passes as the factor needs, on the device of the image; the result may be larger than asked for."""
-        side = self._tile_side(memory_gib)
         height, width = small.shape
-        sizes = [(height, width)]
-        while self.scale ** len(sizes) < factor:
-            sizes.append((self.scale * sizes[-1][0], self.scale * sizes[-1][1]))
+        sizes = [(self.scale**count * height, self.scale**count * width) for count in range(self.passes(factor))]
         total = sum(count_tiles(rows, columns, side) for rows, columns in sizes)
         with tqdm(total=total, desc="upscaling", unit="tile", disable=None if progress else True) as bar:
             for _ in sizes:
@@ -188,21 +202,31 @@ class Upscaler(nn.Module):
                 bar.update()
         return large
 
-    def _tile_side(self, memory_gib: float) -> int:
+    def _tile_side(self, memory_gib: float, tile: int | None = None) -> int:
         """Small pixels along a side of a tile, so that the work on it takes no more than this memory."""
         available = real_number("memory_gib", memory_gib, above=0) * 2**30
         numbers = max(layer.filters for layer in self.model.network.config.layers) + self.config.outputs
         each = MAPS_AT_A_TIME * numbers * self.model.weights.element_size()  # bytes for a pixel of the network's input
-        grid, least = self.config.grid, math.ceil(SMALLEST_TILE / self.config.grid)
+        grid = self.config.grid
+        largest = LARGEST_TILE // grid if tile is None else whole_number("tile", tile)
+        least = min(math.ceil(SMALLEST_TILE / grid), largest)
         side = math.isqrt(int(available / each)) // grid - 2 * self.context
         if side < least:
             needed = each * (grid * (least + 2 * self.context + 1)) ** 2 / 2**30
             raise ValueError(f"memory_gib = {memory_gib:g} is too little for this model; give at least {1.06 * needed:.2g}")
-        return min(side, LARGEST_TILE // grid)
+        return min(side, largest)
 
     # -- images -------------------------------------------------------------------------------------------------------
 
-    def upscale(self, image: Image, factor: float | None = None, *, memory_gib: float = 0.5, progress: bool = True) -> Image:
+    def upscale(
+        self,
+        image: Image,
+        factor: float | None = None,
+        *,
+        memory_gib: float = 0.5,
+        tile: int | None = None,
+        progress: bool = True,
+    ) -> Image:
         """Make an image larger; the result is of the same kind.
 
         The model does the luminance, bicubic interpolation the colours and alpha. Besides the image and the result this
@@ -213,11 +237,11 @@ class Upscaler(nn.Module):
         image: an array (H, W) or (H, W, c), a tensor (H, W) or (c, H, W), or an image of Pillow; grey, RGB, either with
             alpha; in bytes, 16 bits, or floating point from 0 to 1. An image of Pillow keeps its EXIF data, with the
             orientation in them, and its colour profile.
-        factor, memory_gib, progress: as for `upscale_luminance`.
+        factor, memory_gib, tile, progress: as for `upscale_luminance`.
         """
         picture = Picture.of(image)
         factor = self._checked_factor(factor)
-        large = self._passes(picture.luminance(), factor, memory_gib, progress)
+        large = self._passes(picture.luminance(), factor, self._tile_side(memory_gib, tile), progress)
         return picture.restored(assembled(picture, large.float(), _enlarged(picture.size, factor)))
 
 

@@ -33,10 +33,22 @@ from sckn.superres.upscaler import Upscaler
 from sckn.training.curves import draw_curves
 from sckn.training.state import EpochRecord, TrainingState
 
-__all__ = ["CLASSIFIER", "EVALUATION", "RunFolder", "code_versions", "find_classifier", "read_json", "write_json"]
+__all__ = [
+    "CLASSIFIER",
+    "EVALUATION",
+    "MODEL",
+    "RunFolder",
+    "code_versions",
+    "find_classifier",
+    "find_model",
+    "read_json",
+    "write_json",
+]
+
+MODEL = "model.safetensors"
 
 # A folder with one of these holds a run; the settings are written last at the start, so that a run has them.
-FILES = ("config.json", "metrics.jsonl", "last.safetensors", "best.safetensors", "model.safetensors")
+FILES = ("config.json", "metrics.jsonl", "last.safetensors", "best.safetensors", MODEL)
 # What an experiment keeps of its final trainings, see with_labels.py.
 CLASSIFIER, EVALUATION = "classifier.safetensors", "evaluation.json"
 SHOWN_IN_TENSORBOARD = ("objective", "loss", "train_error", "validation_error", "learning_rate", "active_fraction", "seconds")
@@ -138,7 +150,7 @@ class RunFolder:
 
     def finish(self, model: KernelModel | Upscaler) -> None:
         """Keep the final model; draw the curves, where matplotlib is installed."""
-        final, curves = self.path / "model.safetensors", self.path / "curves.png"
+        final, curves = self.path / MODEL, self.path / "curves.png"
         with self._saving(final):
             checkpoint.save(model, final)
         history = self.history()
@@ -244,6 +256,12 @@ def find_classifier(folder: Path) -> Path | None:
     finals = [path / "final" for path in sorted(seeds, key=lambda path: int(path.name.removeprefix("seed-")))]
     places = [place / CLASSIFIER for place in (folder, folder / "final", *finals)]
     return next((place for place in places if place.is_file()), None)
+
+
+def find_model(folder: Path) -> Path | None:
+    """The classifier of an experiment in its run folder, or else what one training left: an upscaler, perhaps."""
+    single = folder / MODEL
+    return find_classifier(folder) or (single if single.is_file() else None)
 
 
 @contextmanager
