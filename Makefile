@@ -18,7 +18,7 @@ test-all: lint
 lint: $(READY)
 	$(RUN)/ruff check .
 	$(RUN)/ruff format --check .
-	$(RUN)/pyright
+	$(RUN)/pyright --project .
 
 $(READY): requirements.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)
