@@ -36,6 +36,9 @@ class LayerConfig:
     inverse_root: how (kappa(Z'Z) + epsilon I)^(-1/2) is found: "eigh", or "newton_schulz" by matrix products alone, or
         "moving_frame" by a few from the last step's: a rotation of it that turns as the layer learns, with the same kernel.
     gradient: of that matrix: "exact", or "paper" for the approximation printed in the paper.
+    dropout: in training mode, the part of the input's numbers that the filters do not see, at random; the others are
+        enlarged to make up for it. Norms of patches are those of the whole input, so that the argument of kappa keeps its
+        mean.
     """
 
     filters: int
@@ -48,6 +51,7 @@ class LayerConfig:
     pooling_width: float = PAPER_WIDTH
     inverse_root: InverseRoot = "eigh"
     gradient: Gradient = "exact"
+    dropout: float = 0.0
 
     def __post_init__(self) -> None:
         checked = {
@@ -60,6 +64,7 @@ class LayerConfig:
             "pooling_width": real_number("pooling_width", self.pooling_width, above=0),
             "inverse_root": one_of("inverse_root", self.inverse_root, get_args(InverseRoot)),
             "gradient": one_of("gradient", self.gradient, get_args(Gradient)),
+            "dropout": real_number("dropout", self.dropout, least=0, below=1),
         }
         for name, value in checked.items():
             object.__setattr__(self, name, value)
@@ -185,7 +190,8 @@ class KernelLayer(nn.Module):
         Z = self.directions() if directions is None else directions
         Z = Z.view_as(self.filters).to(maps.dtype)  # (p, c, e, e)
         squares = patch_squares(maps, config.patch, config.padding)  # (B, 1, H', W')
-        padded, margin = maps_and_margin(maps, config.patch, config.padding)
+        seen = F.dropout(maps, config.dropout) if self.training and config.dropout else maps
+        padded, margin = maps_and_margin(seen, config.patch, config.padding)
         projected = F.conv2d(padded, Z, padding=margin)  # (B, p, H', W')
         scaled = self.kernel.scaled(projected, squares, config.norm_offset)
         pooled = gaussian_pool(scaled, config.subsampling, config.pooling_width)
@@ -199,7 +205,7 @@ class KernelLayer(nn.Module):
         text = f"{self.in_channels}, {config.filters}, patch={config.patch}, subsampling={config.subsampling:.4g}"
         text += f", padding={config.padding}, kernel={config.kernel}, epsilon={config.epsilon}"
         text += f", norm_offset={config.norm_offset}, pooling_width={config.pooling_width:.4g}"
-        return text + f", inverse_root={config.inverse_root}, gradient={config.gradient}"
+        return text + f", inverse_root={config.inverse_root}, gradient={config.gradient}, dropout={config.dropout}"
 
 
 @contextmanager

@@ -394,6 +394,24 @@ def test_a_map_too_small_for_a_patch_is_refused() -> None:
         config.output_size(4, 9)
 
 
+def test_dropout_leaves_the_mean_of_a_linear_kernel_and_adds_its_variance() -> None:
+    """With kappa(u) = u and one filter, the output is c <z, dropped x> |x| / (|x| + offset), whose moments are known."""
+    part, draws = 0.3, 40_000
+    layer = KernelLayer(5, LayerConfig(1, 1, kernel=Linear(), dropout=part)).double()
+    x = torch.randn(1, 5, 1, 1, dtype=torch.float64)
+    with torch.no_grad():
+        plain = layer.eval()(x)
+        torch.manual_seed(0)
+        outputs = layer.train()(x.expand(draws, 5, 1, 1)).flatten()
+    products = (layer.filters.detach().flatten() * x.flatten()).square()
+    undropped = float((layer.filters.detach().flatten() * x.flatten()).sum())
+    variance = float(plain.square() * products.sum() / undropped**2) * part / (1 - part)
+    assert abs(float(outputs.mean() - plain)) < 4 * math.sqrt(variance / draws)
+    assert float(outputs.var()) == pytest.approx(variance, rel=0.05)
+    with torch.no_grad():
+        assert torch.equal(layer.eval()(x), plain)
+
+
 def test_the_printed_form_names_the_settings() -> None:
     text = repr(KernelLayer(3, LayerConfig(12, 5, math.sqrt(2), padding=False, kernel=Exponential(2.5))))
     for part in ("3, 12", "patch=5", "subsampling=1.414", "padding=False", "Exponential", "alpha=2.5"):
@@ -418,6 +436,8 @@ def test_the_printed_form_names_the_settings() -> None:
         ("kernel", "Exponential"),
         ("inverse_root", "cholesky"),
         ("gradient", "none"),
+        ("dropout", 1.0),
+        ("dropout", -0.1),
     ],
 )
 def test_settings_without_a_meaning_are_refused(setting: str, value: Any) -> None:

@@ -141,3 +141,13 @@ def test_a_zero_patch_projects_to_zero() -> None:
     zero = torch.zeros(1, 12, dtype=torch.float64)
     assert bool((projection_coefficients(zero, filters, Exponential()) == 0).all())
     assert float(projection_residuals(zero, filters, Exponential())) == 0
+
+
+def test_a_zero_filter_can_be_differentiated_twice() -> None:
+    filters = torch.randn(3, 5, dtype=torch.float64)
+    filters[1] = 0
+    filters.requires_grad_()
+    (once,) = torch.autograd.grad(unit_rows(filters)[:, 0].square().sum(), filters, create_graph=True)
+    (twice,) = torch.autograd.grad(once.square().sum(), filters)
+    assert bool(torch.isfinite(twice).all())
+    assert bool(twice[0].any())

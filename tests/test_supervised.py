@@ -55,11 +55,18 @@ def _unsupervised(config: NetworkConfig, count: int, seed: int) -> CKN:
 
 
 def network(
-    filters: int = 6, count: int = COUNT, seed: int = 0, *, alpha: float | None = None, inverse_root: InverseRoot = "eigh"
+    filters: int = 6,
+    count: int = COUNT,
+    seed: int = 0,
+    *,
+    alpha: float | None = None,
+    inverse_root: InverseRoot = "eigh",
+    dropout: float = 0.0,
 ) -> CKN:
     """Two layers of 3 x 3 patches, each pooled by 2, with filters learned from the first digits without their labels."""
     kernel = Exponential(4.0) if alpha is None else Exponential(alpha, learnable=True)
-    layers = tuple(LayerConfig(filters, 3, subsampling=2, kernel=kernel, inverse_root=inverse_root) for _ in range(2))
+    each = LayerConfig(filters, 3, subsampling=2, kernel=kernel, inverse_root=inverse_root)
+    layers = each, replace(each, dropout=dropout)
     return deepcopy(_unsupervised(NetworkConfig(1, layers), count, seed))
 
 
@@ -190,13 +197,21 @@ def test_the_seed_decides() -> None:
     assert not torch.equal(weights[0], other.model.weights)
 
 
-def test_the_global_random_state_is_neither_used_nor_changed() -> None:
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
+def test_the_global_random_state_is_neither_used_nor_changed(dropout: float) -> None:
     torch.manual_seed(1)
     state = torch.get_rng_state()
-    first = train(network(), replace(CAREFUL, epochs=1, flip=True))
+    first = train(network(dropout=dropout), replace(CAREFUL, epochs=1, flip=True))
     assert torch.equal(torch.get_rng_state(), state)
     torch.manual_seed(2)
-    assert torch.equal(train(network(), replace(CAREFUL, epochs=1, flip=True)).model.weights, first.model.weights)
+    again = train(network(dropout=dropout), replace(CAREFUL, epochs=1, flip=True))
+    assert torch.equal(again.model.weights, first.model.weights)
+
+
+def test_dropout_acts_in_the_steps_and_not_in_the_fit() -> None:
+    plain, dropped = (train(network(dropout=part), replace(CAREFUL, epochs=1)) for part in (0.0, 0.2))
+    assert plain.history[0]["objective"] == dropped.history[0]["objective"]
+    assert plain.history[1]["objective"] != dropped.history[1]["objective"]
 
 
 def test_bytes_train_as_their_parts_of_255() -> None:
@@ -832,10 +847,11 @@ INTERRUPTED: dict[str, tuple[Recipe, dict[str, Any]]] = {
     "miso": (replace(QUICK, solver="miso", learning_rate=0.03), {}),
     "miso, averaged": (replace(SWIFT, solver="miso", averaging=0.9, schedule="cosine"), {}),
     "square": (replace(SWIFT, loss="square"), {}),
+    "dropout": (SWIFT, {"dropout": 0.2}),
 }
 
 
-QUICKLY_TESTED = ("paper", "cosine, averaged, augmented", "sgd, alpha", "moving frame", "miso")
+QUICKLY_TESTED = ("paper", "cosine, averaged, augmented", "sgd, alpha", "moving frame", "miso", "dropout")
 
 
 @pytest.mark.parametrize(
@@ -1077,3 +1093,17 @@ def test_on_a_gpu_a_rejected_epoch_leaves_no_trace_and_an_interruption_neither()
     resumed = train(network(alpha=4.0, inverse_root="moving_frame").cuda(), recipe, store=halfway)
     assert resumed.history[0]["epoch"] == 4
     assert resumed.history[0]["objective"] == pytest.approx(result.history[4]["objective"], rel=1e-3)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("inverse_root", ["eigh", "newton_schulz"])
+def test_on_a_gpu_each_step_has_dropout_of_its_own(inverse_root: InverseRoot) -> None:
+    """Also where the step is recorded once and replayed: two replays at rate 0 see other losses of the same samples."""
+    recipe = replace(CAREFUL, epochs=2, weights="sgd", schedule="constant", learning_rate=1e-9, weights_learning_rate=1e-9)
+    recipe = replace(recipe, batch_size=COUNT, active_set=False)
+    losses = [
+        [record["loss"] for record in train(network(dropout=part, inverse_root=inverse_root).cuda(), recipe).history[:2]]
+        for part in (0.0, 0.5)
+    ]
+    assert losses[0][1] == pytest.approx(losses[0][0], rel=1e-4)
+    assert abs(losses[1][1] - losses[1][0]) > 1e-3

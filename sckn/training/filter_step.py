@@ -1,5 +1,7 @@
 """Step (ii) of the alternation: an epoch of SGD on the filters, and with weights = "sgd" on W beside them."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -46,7 +48,7 @@ class FilterStep:
     ) -> None:
         self.network, self.samples, self.recipe, self.processes = network, samples, recipe, samples.processes
         images = samples.images
-        self.generator = torch.Generator().manual_seed(seed)
+        self.seed, self.generator = seed, torch.Generator().manual_seed(seed)
         self.active = ActiveSet(len(images), images.device, self.processes)
         self.weights = images.new_zeros(width, samples.targets.shape[1]).requires_grad_(recipe.weights == "sgd")
         self.preconditioners = self._preconditioners(saved)
@@ -118,14 +120,27 @@ class FilterStep:
         self._batch_step.begin_epoch()
         self._batch_step.total_loss.zero_()
         self.network.train()
-        for done, batch in enumerate(batches):
-            part = factor * recipe.rate((number + done / len(batches)) / recipe.epochs)
-            for base, rate in self._rates:
-                rate.fill_(base * part)
-            own = self.active.own(batch)
-            self._batch_step(own, None if moves is None else moves[own], len(batch))
+        with self._dropout_of_epoch(number):
+            for done, batch in enumerate(batches):
+                part = factor * recipe.rate((number + done / len(batches)) / recipe.epochs)
+                for base, rate in self._rates:
+                    rate.fill_(base * part)
+                own = self.active.own(batch)
+                self._batch_step(own, None if moves is None else moves[own], len(batch))
         self.sample_gradients += len(order)
         return float(self.processes.sum(self._batch_step.total_loss)) / count
+
+    @contextmanager
+    def _dropout_of_epoch(self, number: int) -> Iterator[None]:
+        """Dropout draws from PyTorch's own generator: here with numbers of this epoch and process, also when training goes
+        on after an interruption; afterwards the generator is as it was."""
+        if not any(layer.config.dropout for layer in self.network.kernel_layers):
+            yield
+            return
+        device = self.weights.device
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            torch.manual_seed(((self.seed << 32) + (number << 12) + self.processes.rank) % 2**63)
+            yield
 
     def end_epoch(self) -> None:
         """Samples come back into the active set; without one, all."""
