@@ -17,6 +17,7 @@ fixed length, and what cannot be found so is NaN rather than an error.
 References
 ----------
 Higham, Functions of Matrices (2008), chapter 6: the coupled Newton-Schulz iteration.
+Smith, Matrix equation XA + BX = C (1968): the doubling.
 Chen and Chow, A stable scaling of Newton-Schulz for improving the sign function computation of a Hermitian matrix (2014).
 """
 
@@ -29,6 +30,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from sckn.fused import products as fused
 from sckn.precision import full_precision
 
 __all__ = [
@@ -158,7 +160,7 @@ class _ByMatrixProducts(torch.autograd.Function):
         with full_precision(A.device):
             G = _symmetric(gradients[0])
             if ctx.gradient == "exact":
-                return -lyapunov(S, A @ G @ A), None
+                return -lyapunov(S, A, _product(_product(A, G), A, symmetric=True)), None
             A32 = A @ newton_schulz(A)[0]  # A^(3/2)
             return -_symmetric(A32 @ G @ A32) / 2, None
 
@@ -174,35 +176,70 @@ def newton_schulz(gram: Tensor) -> tuple[Tensor, Tensor]:
 def _newton_schulz(gram: Tensor) -> tuple[tuple[Tensor, Tensor], int]:
     """With the number of iterations."""
     scale = torch.linalg.matrix_norm(gram, ord=torch.inf)[..., None, None]  # at least the largest eigenvalue
-    identity = identity_like(gram).expand_as(gram)
+    identity = identity_like(gram)
 
     def step(state: tuple[Tensor, ...], linear: float, cubic: float) -> tuple[tuple[Tensor, ...], Tensor]:
+        if len(state) == 1:  # the first, from Z = I
+            (Y,) = state
+            return (_product(Y, Y, cubic, Y, linear), linear * identity + cubic * Y), Y
         Y, Z = state
-        product = Z @ Y
-        return (_sum(linear, Y, cubic, Y, product), _sum(linear, Z, cubic, product, Z)), product
+        product = _product(Z, Y)
+        # In this order, and without making them symmetric, rounding errors of one iteration do not grow in the next.
+        return (_product(Y, product, cubic, Y, linear), _product(product, Z, cubic, Z, linear)), product
 
-    (Y, Z), count = _iterations(step, (gram / scale, identity))
+    (Y, Z), count = _iterations(step, (gram / scale,))
     return (_symmetric(Y) * scale.sqrt(), _symmetric(Z) / scale.sqrt()), count
 
 
-def lyapunov(S: Tensor, G: Tensor) -> Tensor:
-    """The symmetric X with S X + X S = G, for S positive definite and G symmetric: the iteration for the sign of
-    [[S, G], [0, -S]], which is [[I, 2X], [0, -I]]."""
-    scale = torch.linalg.matrix_norm(S, ord=torch.inf)[..., None, None]
+def lyapunov(S: Tensor, A: Tensor, G: Tensor) -> Tensor:
+    """The symmetric X with S X + X S = G, for S positive definite, A = S^-1 and G symmetric, by doubling (Smith).
 
-    def step(state: tuple[Tensor, ...], linear: float, cubic: float) -> tuple[tuple[Tensor, ...], Tensor]:
-        a, q = state
-        square = a @ a
-        half = _sum(linear / 2, q, cubic, q, square)
-        half = _sum(1.0, half, -cubic / 2, a @ q, a)
-        return (_sum(linear, a, cubic, a, square), half + half.mT), square
+    With U = (S + s I)^-1 and B = I - 2s U, which is (S - s I) U, the equation is X = 2s U G U + B X B: its solution is the sum
+    of 2s B^k U G U B^k over all k, of which every step doubles the number of terms. U is found by Schulz's iteration.
+    """
+    if not capturing(S) and not (bool(torch.isfinite(S).all()) and bool(torch.isfinite(G).all())):
+        raise ValueError(NOT_FINITE)
+    largest, smallest = _bound(S), 1 / _bound(A)  # of the eigenvalues of S
+    shift = (largest * smallest).sqrt()  # B is smallest for this
+    steps = _doublings(float((largest / smallest).max()), S.dtype) if not capturing(S) else max(8, _in_graphs - 4)
+    identity = identity_like(S)
+    shifted = S + shift * identity
+    middle = 2 / (largest + smallest + 2 * shift)
+    U = middle * (2 * identity - middle * shifted)  # a first step from a multiple of I
+    for _ in range(steps - 1):
+        U = _product(_product(U, shifted, symmetric=True), U, -1.0, U, 2.0, symmetric=True)
+    B = identity - 2 * shift * U
+    X = 2 * shift * _product(_product(U, G), U, symmetric=True)
+    for number in range(steps):
+        X = _product(_product(B, X), B, 1.0, X, 1.0, symmetric=True)
+        if number < steps - 1:
+            B = _product(B, B, symmetric=True)
+    return X
 
-    (_, q), _ = _iterations(step, (S / scale, G / scale))
-    return q / 2
+
+def _bound(matrix: Tensor) -> Tensor:
+    """Not less than the largest eigenvalue, (..., 1, 1)."""
+    norms = torch.linalg.matrix_norm(matrix, ord=torch.inf), torch.linalg.matrix_norm(matrix)
+    return torch.minimum(*norms)[..., None, None]
 
 
-def _sum(beta: float, base: Tensor, alpha: float, a: Tensor, b: Tensor) -> Tensor:
-    """beta base + alpha a b, for a GPU as one kernel."""
+def _doublings(condition: float, dtype: torch.dtype) -> int:
+    """After which what is left of both iterations of `lyapunov` is a rounding error: the largest eigenvalue of B and of
+    I - (S + s I) U at their start, to the power 2^steps."""
+    largest = (math.sqrt(condition) - 1) / (math.sqrt(condition) + 1)
+    if not largest > 0:
+        return 1
+    return min(MAX_ITERATIONS, 1 + math.ceil(math.log2(max(1.0, math.log(torch.finfo(dtype).eps) / math.log(largest)))))
+
+
+def _product(
+    a: Tensor, b: Tensor, alpha: float = 1.0, base: Tensor | None = None, beta: float = 0.0, *, symmetric: bool = False
+) -> Tensor:
+    """alpha a b + beta base; `symmetric` tells that b, base and the result are known to be so."""
+    if fused.applies(a) and fused.applies(b):
+        return fused.product(a, b, a if base is None else base, alpha, beta, symmetric=symmetric)
+    if base is None:
+        return a @ b if alpha == 1 else alpha * (a @ b)
     if a.dim() == 3:
         return torch.baddbmm(base, a, b, beta=beta, alpha=alpha)
     return beta * base + alpha * (a @ b)
@@ -290,7 +327,7 @@ def iterations_in_graphs(count: int) -> Iterator[None]:
 
 @torch.no_grad()
 def iterations_needed(gram: Tensor) -> int:
-    """Of "newton_schulz" for these matrices (..., p, p); its gradient needs about as many."""
+    """Of "newton_schulz" for these matrices (..., p, p); its gradient needs fewer."""
     with full_precision(gram.device):
         return _newton_schulz(gram)[1]
 
