@@ -236,7 +236,7 @@ def _product(
     a: Tensor, b: Tensor, alpha: float = 1.0, base: Tensor | None = None, beta: float = 0.0, *, symmetric: bool = False
 ) -> Tensor:
     """alpha a b + beta base; `symmetric` tells that b, base and the result are known to be so."""
-    if fused.applies(a) and fused.applies(b):
+    if fused.applies(a, b, symmetric=symmetric):
         return fused.product(a, b, a if base is None else base, alpha, beta, symmetric=symmetric)
     if base is None:
         return a @ b if alpha == 1 else alpha * (a @ b)

@@ -1103,7 +1103,7 @@ def test_on_a_gpu_each_step_has_dropout_of_its_own(inverse_root: InverseRoot) ->
     recipe = replace(recipe, batch_size=COUNT, active_set=False)
     losses = [
         [record["loss"] for record in train(network(dropout=part, inverse_root=inverse_root).cuda(), recipe).history[:2]]
-        for part in (0.0, 0.5)
+        for part in (0.0, 0.05)
     ]
     assert losses[0][1] == pytest.approx(losses[0][0], rel=1e-4)
-    assert abs(losses[1][1] - losses[1][0]) > 1e-3
+    assert abs(losses[1][1] - losses[1][0]) > 1e-3 * losses[1][0]

@@ -16,21 +16,27 @@ __all__ = ["applies", "product"]
 # pyright: reportInvalidTypeForm=false
 
 
-def applies(matrices: Tensor) -> bool:
-    """Whether these are batches (b, p, p) on a GPU, in fp32, one after the other in memory."""
-    there = triton is not None and matrices.is_cuda and matrices.dtype == torch.float32
-    return there and matrices.dim() == 3 and matrices.is_contiguous()
+# A larger matrix gives all of the GPU something to do by itself, and PyTorch's product is as fast, except that it does not
+# leave out half of a symmetric one: on an H200, 7.2 us against 5.4 for nine of 128, and 79 against 83 or, symmetric, 50 for
+# nine of 512.
+SMALL = 256
+
+
+def applies(*matrices: Tensor, symmetric: bool) -> bool:
+    """Whether these are batches (b, p, p) on a GPU, in fp32, one after the other in memory, and `product` is faster."""
+    there = triton is not None and (symmetric or matrices[0].shape[-1] <= SMALL)
+    return there and all(m.is_cuda and m.dtype == torch.float32 and m.dim() == 3 and m.is_contiguous() for m in matrices)
 
 
 def product(a: Tensor, b: Tensor, base: Tensor, alpha: float, beta: float, *, symmetric: bool) -> Tensor:
     """beta base + alpha a b, all (batch, p, p); `symmetric` tells that b, base and the result are."""
     result, size = torch.empty_like(a), a.shape[-1]
     # small blocks for small matrices, so that all of the GPU has something to do
-    block, block_k, warps = (32, 64, 4) if size <= 256 else (64, 32, 4)
+    block, block_k = (32, 64) if size <= SMALL else (64, 32)
     tiles = triton.cdiv(size, block)
     with torch.cuda.device_of(a):
         _product[(tiles, tiles, len(a))](
-            *(a, b, base, result, alpha, beta, size, beta != 0, symmetric, block, block_k), num_warps=warps, num_stages=3
+            *(a, b, base, result, alpha, beta, size, beta != 0, symmetric, block, block_k), num_warps=4, num_stages=4
         )
     return result
 
