@@ -1079,7 +1079,7 @@ def test_a_gpu_trains_as_a_cpu_does(inverse_root: InverseRoot, weights: Any) -> 
 @pytest.mark.gpu
 def test_on_a_gpu_a_rejected_epoch_leaves_no_trace_and_an_interruption_neither() -> None:
     """The recorded step goes on with the tensors that were put back."""
-    recipe = replace(QUICK, epochs=6, reactivation=0.0, averaging=0.9, **SLOW_RATES)
+    recipe = replace(QUICK, epochs=6, reactivation=0.0, averaging=0.9, precision="highest", **SLOW_RATES)
     memory = Memory()
     given = network(alpha=4.0, inverse_root="moving_frame").cuda()
     result = train(given, recipe, store=memory)
@@ -1100,7 +1100,7 @@ def test_on_a_gpu_a_rejected_epoch_leaves_no_trace_and_an_interruption_neither()
 def test_on_a_gpu_each_step_has_dropout_of_its_own(inverse_root: InverseRoot) -> None:
     """Also where the step is recorded once and replayed: two replays at rate 0 see other losses of the same samples."""
     recipe = replace(CAREFUL, epochs=2, weights="sgd", schedule="constant", learning_rate=1e-9, weights_learning_rate=1e-9)
-    recipe = replace(recipe, batch_size=COUNT, active_set=False)
+    recipe = replace(recipe, batch_size=COUNT, active_set=False, precision="highest")
     losses = [
         [record["loss"] for record in train(network(dropout=part, inverse_root=inverse_root).cuda(), recipe).history[:2]]
         for part in (0.0, 0.05)
