@@ -269,13 +269,29 @@ def test_selection_epochs_shorten_the_selection_alone(tmp_path: Path, schedule: 
 def test_every_seed_has_its_own_order_filters_and_folder(tmp_path: Path, trainings: Calls, kmeans: Calls) -> None:
     reports = run(replace(TINY, seeds=(0, 5), recipe=BRIEF), tmp_path / "run")
     assert [report.seed for report in reports] == [0, 5]
-    assert [settings["seed"] for settings in trainings.settings] == [0, 0, 0, 5, 5, 5]
-    assert [settings["seed"] for settings in kmeans.settings] == [0, 0, 0, 5, 5, 5]
+    assert [settings["seed"] for settings in trainings.settings] == [0, 0, 0, 5]
+    assert [settings["seed"] for settings in kmeans.settings] == [0, 0, 0, 5]
     images = [images for _, images, _ in trainings.arguments]
     assert torch.equal(images[0], images[1])
-    assert not torch.equal(images[0], images[3])
+    assert images[2].shape == images[3].shape
+    assert not torch.equal(images[2], images[3])
     assert {path.name for path in (tmp_path / "run").glob("seed-*")} == {"seed-0", "seed-5"}
     assert [report["seed"] for report in json.loads((tmp_path / "run" / "report.json").read_text())] == [0, 5]
+
+
+def test_lambda_and_epochs_are_chosen_with_the_first_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    courses = Courses(monkeypatch, {2: [9.0, 8.0, 8.0, 8.0], 10: [9.0, 5.0, 4.0, 6.0]})
+    first, second = run(replace(TINY, seeds=(0, 5)), tmp_path / "run")
+    assert courses.lengths == [(2, 3, True), (10, 3, True), (10, 2, False), (10, 2, False)]
+    assert first.validation_errors == {2: 8.0, 10: 4.0}
+    assert second.validation_errors == {}
+    assert (second.lambda_exponent, second.epochs) == (10, 2)
+
+
+def test_without_a_test_every_seed_is_judged(tmp_path: Path) -> None:
+    reports = run(replace(TINY, seeds=(0, 5), recipe=BRIEF), tmp_path / "run", test=False)
+    assert [list(report.validation_errors) for report in reports] == [[2, 10], [2, 10]]
+    assert [report.test_error for report in reports] == [None, None]
 
 
 @pytest.mark.parametrize(("asked", "seen"), [(None, [120, 120, 150]), (40, [40, 40, 40]), (130, [120, 120, 130])])

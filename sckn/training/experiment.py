@@ -170,8 +170,8 @@ class Experiment:
 class SeedReport:
     """One run: errors in percent, seconds of each phase, peak memory of the accelerator in GiB if there is one.
 
-    `validation_errors` has the error of each lambda exponent tried, `gradient` tells how well the final linear model
-    converged (see `LinearModel`), `epochs` how long the final training took, if there was one.
+    `validation_errors` has the error of each lambda exponent tried with this seed, `gradient` tells how well the final
+    linear model converged (see `LinearModel`), `epochs` how long the final training took, if there was one.
     """
 
     seed: int

@@ -88,9 +88,10 @@ def _figures_of_seeds(seeds: list[dict[str, Any]]) -> list[str]:
         errors = [seed["test_error"], seed["train_error"], validation.get(str(exponent))]
         minutes = sum(seed["seconds"].values()) / 60
         rows.append([seed["seed"], *map(_percent, errors), f"2^{exponent}/n", seed["epochs"], f"{minutes:.1f}"])
-        choices.append([f"seed {seed['seed']}", *map(_percent, validation.values())])
+        if validation:  # lambda is chosen with the first seed
+            choices.append([f"seed {seed['seed']}", *map(_percent, validation.values())])
     parts = ["<h2>Figures</h2>", _table(head, rows)]
-    if any(seed["validation_errors"] for seed in seeds):
+    if choices:
         exponents = [f"2^{exponent}/n" for exponent in seeds[0]["validation_errors"]]
         parts += ["<h2>Validation error of each lambda</h2>", _table(["", *exponents], choices)]
     return parts

@@ -1,10 +1,10 @@
-"""An experiment with a recipe: lambda and the number of epochs are chosen on a part of the training set held out, then the
-network is trained on all of it, and the test set is looked at once.
+"""An experiment with a recipe: lambda and the number of epochs are chosen on a part of the training set held out, with the
+first seed; then, with each seed, the network is trained on all of it, and the test set is looked at once.
 
 Each training has a folder of its own inside the run folder, so that an interrupted experiment goes on with the lambda,
 and in it the epoch, where it stopped:
 
-    RUN/seed-0/lambda-2^-1/  one for each lambda tried
+    RUN/seed-0/lambda-2^-1/  one for each lambda tried, of the first seed
     RUN/seed-0/final/        on all training images; beside the files of any training
         classifier.safetensors   the result: the model with its classes and how images are prepared for it
         evaluation.json          what it gets right and wrong on the test set
@@ -66,7 +66,7 @@ def run_with_labels(
     processes: Processes = ALONE,
     say: Callable[[str], None] = lambda sentence: None,
 ) -> list[SeedReport]:
-    """Run every seed. With `test` False only the validation errors are found."""
+    """Run every seed. With `test` False only the validation errors are found, of every seed."""
     if experiment.recipe is None:
         raise ValueError(f"the experiment {experiment.name} has no recipe, which training with labels needs")
     train, held_out = read_data(experiment, folder)
@@ -74,7 +74,9 @@ def run_with_labels(
     root = RunFolder.open(run, experiment.to_dict(), resume=resume) if processes.first else None
     processes.wait()  # if the folder cannot be used, the others learn it from the first process, which ends
     runner = _Runner(experiment, experiment.recipe, train, device, Path(run), tensorboard, processes, say)
-    reports = [runner.run_seed(seed, held_out if test else None) for seed in experiment.seeds]
+    reports: list[SeedReport] = []
+    for seed in experiment.seeds:
+        reports.append(runner.run_seed(seed, held_out, reports[0] if reports else None) if test else runner.judge_seed(seed))
     if root is not None:
         write_json(Path(run) / "report.json", [asdict(report) for report in reports])
         write_report(Path(run), train, device)
@@ -107,20 +109,33 @@ class _Runner:
     processes: Processes
     say: Callable[[str], None]
 
-    def run_seed(self, seed: int, test: LabelledImages | None) -> SeedReport:
+    def judge_seed(self, seed: int) -> SeedReport:
+        """The validation error of each lambda."""
+        choices = self._choices(seed, *self._images_of_seed(seed), always=True)
+        errors, seconds = (
+            {choice.exponent: choice.validation_error for choice in choices},
+            {"choice of lambda": _total(choices)},
+        )
+        best = best_exponent(errors)
+        epochs = next(choice.epochs for choice in choices if choice.exponent == best)
+        return SeedReport(seed, None, None, errors, best, None, seconds, peak_memory(self.device), epochs)
+
+    def run_seed(self, seed: int, test: LabelledImages, first: SeedReport | None) -> SeedReport:
+        """Training on all images, and the test; with lambda and epochs of the first seed, or, for that one, chosen here."""
         clock = Clock(self.device)
-        order = torch.randperm(len(self.train.labels), generator=torch.Generator().manual_seed(seed)).numpy()
-        images, labels = self._share(self.train, order)
+        images, labels = self._images_of_seed(seed)
         clock.lap("preparation")
-        choices = self._choices(seed, images, labels, always=test is None)
+        choices = [] if first is not None else self._choices(seed, images, labels, always=False)
         # as the epochs took them, also those before an interruption
-        seconds = {"preparation": clock.seconds["preparation"], "choice of lambda": sum(choice.seconds for choice in choices)}
+        seconds = {"preparation": clock.seconds["preparation"], "choice of lambda": _total(choices)}
         errors = {choice.exponent: choice.validation_error for choice in choices}
-        exponents = self.experiment.lambda_exponents
-        best = best_exponent(errors) if errors else exponents[0]
-        epochs = next((choice.epochs for choice in choices if choice.exponent == best), self.recipe.epochs)
-        if test is None:
-            return SeedReport(seed, None, None, errors, best, None, seconds, peak_memory(self.device), epochs)
+        if first is not None:
+            best, epochs = first.lambda_exponent, self.recipe.epochs if first.epochs is None else first.epochs
+        elif errors:
+            best = best_exponent(errors)
+            epochs = next(choice.epochs for choice in choices if choice.exponent == best)
+        else:
+            best, epochs = self.experiment.lambda_exponents[0], self.recipe.epochs
         self.say(f"seed {seed}: final training with lambda = 2^{best}/n, {epochs} epochs")
         recipe = replace(self.recipe, epochs=epochs)
         place = self.run / f"seed-{seed}" / "final"
@@ -137,6 +152,11 @@ class _Runner:
         last = next(record for record in reversed(result.history) if record["accepted"])
         gradient, seconds["test"] = last["solver_gradient"], clock.seconds["test"]
         return SeedReport(seed, test_error, train_error, errors, best, gradient, seconds, peak_memory(self.device), epochs)
+
+    def _images_of_seed(self, seed: int) -> tuple[Tensor, Tensor]:
+        """All training images and their labels, in an order of this seed, of which the last are held out."""
+        order = torch.randperm(len(self.train.labels), generator=torch.Generator().manual_seed(seed)).numpy()
+        return self._share(self.train, order)
 
     def _answers(self, model: KernelModel, images: Tensor) -> Tensor:
         with precision(self.recipe.precision, self.device):
@@ -251,6 +271,10 @@ class _Runner:
             seed=seed,
             processes=self.processes,
         )
+
+
+def _total(choices: list[Choice]) -> float:
+    return sum(choice.seconds for choice in choices)
 
 
 def _seconds(history: list[EpochRecord]) -> float:
