@@ -181,11 +181,12 @@ def _newton_schulz(gram: Tensor) -> tuple[tuple[Tensor, Tensor], int]:
     def step(state: tuple[Tensor, ...], linear: float, cubic: float) -> tuple[tuple[Tensor, ...], Tensor]:
         if len(state) == 1:  # the first, from Z = I
             (Y,) = state
-            return (_product(Y, Y, cubic, Y, linear), linear * identity + cubic * Y), Y
+            return (_product(Y, Y, cubic, Y, linear, symmetric=True), linear * identity + cubic * Y), Y
         Y, Z = state
+        # In this order, and with this one as it is, rounding errors of one iteration do not grow in the next.
         product = _product(Z, Y)
-        # In this order, and without making them symmetric, rounding errors of one iteration do not grow in the next.
-        return (_product(Y, product, cubic, Y, linear), _product(product, Z, cubic, Z, linear)), product
+        Y = _product(Y, product, cubic, Y, linear, symmetric=True)
+        return (Y, _product(product, Z, cubic, Z, linear, symmetric=True)), product
 
     (Y, Z), count = _iterations(step, (gram / scale,))
     return (_symmetric(Y) * scale.sqrt(), _symmetric(Z) / scale.sqrt()), count
@@ -235,7 +236,7 @@ def _doublings(condition: float, dtype: torch.dtype) -> int:
 def _product(
     a: Tensor, b: Tensor, alpha: float = 1.0, base: Tensor | None = None, beta: float = 0.0, *, symmetric: bool = False
 ) -> Tensor:
-    """alpha a b + beta base; `symmetric` tells that b, base and the result are known to be so."""
+    """alpha a b + beta base; `symmetric` tells that base and the result are known to be so."""
     if fused.applies(a, b, symmetric=symmetric):
         return fused.product(a, b, a if base is None else base, alpha, beta, symmetric=symmetric)
     if base is None:

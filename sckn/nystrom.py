@@ -4,6 +4,7 @@ Here patches are rows of a matrix and everything is written as the equations are
 all patches of a map at once, by convolutions.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -58,12 +59,39 @@ def filter_gram(Z: Tensor, kernel: Kernel, epsilon: float) -> Tensor:
 
 def filter_grams(Zs: Sequence[Tensor], kernels: Sequence[Kernel], epsilons: Sequence[float]) -> Tensor:
     """The same for several layers with p filters each, (layers, p, p): what is done for each number, for all at once."""
-    cosines = torch.stack([full_precision_product(Z, Z.T) for Z in Zs])
+    cosines = torch.stack(_cosines(Zs))
     with full_precision(cosines.device):
         values = _of_each(kernels, cosines)
         if len(set(epsilons)) == 1:
             return torch.add(values, identity_like(values), alpha=epsilons[0])
         return torch.stack([torch.add(v, identity_like(v), alpha=e) for v, e in zip(values, epsilons, strict=True)])
+
+
+def _cosines(Zs: Sequence[Tensor]) -> list[Tensor]:
+    """Z Z' of each, (p, p); those of one shape are found together, which takes fewer and fuller launches on a GPU."""
+    together: dict[torch.Size, list[int]] = defaultdict(list)
+    for index, Z in enumerate(Zs):
+        together[Z.shape].append(index)
+    products: dict[int, Tensor] = {}
+    for indices in together.values():
+        batch: Tensor = _RowProducts.apply(torch.stack([Zs[index] for index in indices]))  # pyright: ignore[reportAssignmentType]
+        products |= dict(zip(indices, batch.unbind(), strict=True))
+    return [products[index] for index in range(len(Zs))]
+
+
+class _RowProducts(torch.autograd.Function):
+    """Z Z' for each of (n, p, d), in full precision; its gradient takes one product, where that of a product takes two."""
+
+    @staticmethod
+    def forward(ctx: Any, Z: Tensor) -> Tensor:
+        ctx.save_for_backward(Z)
+        with full_precision(Z.device):
+            return Z @ Z.mT
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        (Z,), (G,) = ctx.saved_tensors, gradients
+        return full_precision_product(G + G.mT, Z)
 
 
 def _of_each(kernels: Sequence[Kernel], cosines: Tensor) -> Tensor:

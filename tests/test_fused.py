@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sckn.fused import exponential, rows, squares
+from sckn.fused import exponential, products, rows, squares
 from sckn.kernels import Exponential, root
 from sckn.layer import KernelLayer, LayerConfig
 from sckn.nystrom import unit_rows
@@ -27,6 +27,7 @@ def test_they_do_not_apply_on_a_cpu() -> None:
     assert not exponential.applies(u, given)
     assert not squares.applies(u)
     assert not rows.applies(torch.rand(3, 4))
+    assert not products.applies(torch.rand(2, 4, 4), symmetric=True)
 
 
 @pytest.mark.gpu
@@ -157,3 +158,28 @@ def test_a_layer_gives_the_same_in_either_order_of_memory() -> None:
     torch.testing.assert_close(outputs[1].contiguous(), outputs[0].contiguous(), rtol=1e-4, atol=1e-5)
     for one, other in zip(*gradients, strict=True):
         assert float((one - other).norm() / other.norm()) < 1e-4
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize("size", [1, 5, 64, 70, 128, 300])
+def test_products_of_matrices(size: int, symmetric: bool) -> None:
+    S = torch.randn(3, size, size)
+    S = S + S.mT
+    a, base = (S @ S @ S if symmetric else torch.randn(3, size, size)), S.clone()  # powers of S commute
+    for alpha, beta in ((1.0, 0.0), (-0.5, 1.5)):
+        found = products.product(a.cuda(), S.cuda(), base.cuda(), alpha, beta, symmetric=symmetric)
+        expected = alpha * (a.double() @ S.double()) + beta * base.double()
+        assert relative_error(found, expected) < 2e-6
+        assert not symmetric or torch.equal(found, found.mT)
+
+
+@pytest.mark.gpu
+def test_products_apply_where_they_are_faster() -> None:
+    small, large = torch.rand(2, 128, 128).cuda(), torch.rand(2, 512, 512).cuda()
+    assert products.applies(small, small, symmetric=False)
+    assert products.applies(large, large, symmetric=True)
+    assert not products.applies(large, large, symmetric=False)
+    assert not products.applies(small, small.mT, symmetric=True)
+    assert not products.applies(small.double(), small.double(), symmetric=True)
+    assert not products.applies(small[0], small[0], symmetric=True)

@@ -410,6 +410,39 @@ def test_an_eigendecomposition_in_a_cuda_graph_is_refused() -> None:
         captured_value_and_gradient(torch.eye(3), torch.eye(3), "eigh")
 
 
+@pytest.mark.parametrize("condition", CONDITIONS)
+def test_products_of_which_half_is_mirrored_are_as_precise(condition: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a GPU computes them where they are known to be symmetric. Of others that would cost all digits."""
+
+    def mirrored(
+        a: Tensor, b: Tensor, alpha: float = 1.0, base: Any = None, beta: float = 0.0, *, symmetric: bool = False
+    ) -> Any:
+        result = alpha * (a @ b) + (0 if base is None else beta * base)
+        return result.tril() + result.tril(-1).mT if symmetric else result
+
+    gram = matrix_of_condition(64, condition)
+    G = torch.randn_like(gram)
+    exact = value_and_gradient(gram, G, "eigh")
+    plain = value_and_gradient(gram.float(), G.float(), "newton_schulz")
+    monkeypatch.setattr("sckn.inverse_root._product", mirrored)
+    for found, whole, right in zip(value_and_gradient(gram.float(), G.float(), "newton_schulz"), plain, exact, strict=True):
+        assert relative_error(found, right) < 3 * relative_error(whole, right)
+
+
+@pytest.mark.gpu
+@needs_cuda
+@pytest.mark.parametrize("size", [5, 128, 300, 512])
+@pytest.mark.parametrize("condition", CONDITIONS)
+def test_in_single_precision_a_gpu_is_as_precise_as_a_cpu(condition: float, size: int) -> None:
+    gram = torch.stack([matrix_of_condition(size, condition), matrix_of_condition(size, 10.0)])
+    G = torch.randn_like(gram)
+    exact = value_and_gradient(gram, G, "eigh")
+    on_cpu = value_and_gradient(gram.float(), G.float(), "newton_schulz")
+    on_gpu = value_and_gradient(gram.float().cuda(), G.float().cuda(), "newton_schulz")
+    for found, expected, right in zip(on_gpu, on_cpu, exact, strict=True):
+        assert relative_error(found, right) < 4 * relative_error(expected, right)
+
+
 @pytest.mark.gpu
 @needs_cuda
 @both_precisions

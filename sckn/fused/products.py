@@ -29,7 +29,7 @@ def applies(*matrices: Tensor, symmetric: bool) -> bool:
 
 
 def product(a: Tensor, b: Tensor, base: Tensor, alpha: float, beta: float, *, symmetric: bool) -> Tensor:
-    """beta base + alpha a b, all (batch, p, p); `symmetric` tells that b, base and the result are."""
+    """beta base + alpha a b, all (batch, p, p); `symmetric` tells that base and the result are."""
     result, size = torch.empty_like(a), a.shape[-1]
     # small blocks for small matrices, so that all of the GPU has something to do
     block, block_k = (32, 64) if size <= SMALL else (64, 32)
