@@ -25,7 +25,7 @@ LAYERS = (
         "image_files",
         "image_grid",
     ),
-    ("superres.colour", "superres.detail", "superres.imresize", "superres.picture", "superres.quality"),
+    ("superres.colour", "superres.deep_image", "superres.detail", "superres.imresize", "superres.picture", "superres.quality"),
     ("superres.assembly", "superres.photos", "superres.tiles"),
     ("kernels", "pooling", "patches", "images", "data", "training.sphere"),
     ("inverse_root", "kmeans", "results", "preparation", "tables"),
