@@ -3,7 +3,8 @@
     python experiments/crops.py superres-x3 --data FOLDER --output crops
 
 The photographs and the details are those of the figures in the paper's appendix; FOLDER holds Set5, Set14 and Kodak. Each
-detail becomes one PNG file. As in the paper the model does the luminance, and bicubic interpolation the colours.
+detail becomes one PNG file. As in the paper the model does the luminance, and bicubic interpolation the colours. The report
+of a run shows what is in its folder `crops` (--output RUN/crops, then sckn report RUN).
 """
 
 from pathlib import Path
@@ -16,10 +17,8 @@ import tyro
 from sckn.checkpoint import load_upscaler
 from sckn.files import written_whole
 from sckn.image_grid import image_grid
-from sckn.superres.evaluation import cropped_to_multiple
-from sckn.superres.imresize import imresize
 from sckn.superres.photos import open_photo
-from sckn.superres.upscaler import Upscaler
+from sckn.superres.side_by_side import three_forms
 from sckn.training.runs import find_model
 
 
@@ -63,32 +62,25 @@ def crops(
     found = (find_model(Path(model)) if Path(model).is_dir() else None) or model
     upscaler = load_upscaler(found, torch.device(device))
     for detail in DETAILS:
-        tiles = np.stack([cut_out(image, detail) for image in three_forms(upscaler, data / detail.photo, scale)])
+        forms = three_forms(upscaler, pixels_of(data / detail.photo), scale)
+        tiles = np.stack([cut_out(form.numpy(), detail) for form in forms])
         path = output / f"{Path(detail.photo).stem}-x{scale}.png"
         with written_whole(path) as temporary:
-            temporary.write_bytes(image_grid(tiles.transpose(0, 3, 1, 2)[None], zoom))
+            temporary.write_bytes(image_grid(tiles[None], zoom))
         print(path)
 
 
-def three_forms(upscaler: Upscaler, path: Path, scale: int) -> list[np.ndarray]:
-    """Truth, bicubic interpolation and the model's, (H, W, 3) in bytes."""
-    pixels = torch.from_numpy(np.array(open_photo(path).convert("RGB"))).permute(2, 0, 1)
-    truth = cropped_to_multiple(pixels, scale)
-    small = imresize(truth.double() / 255, 1 / scale).clamp(0, 1)
-    ours = upscaler.upscale(small.float(), scale, progress=False)
-    return [_in_bytes(image) for image in (truth / 255, imresize(small, scale), ours)]
+def pixels_of(path: Path) -> torch.Tensor:
+    """(3, H, W) in bytes."""
+    return torch.from_numpy(np.array(open_photo(path).convert("RGB"))).permute(2, 0, 1)
 
 
 def cut_out(image: np.ndarray, detail: Detail) -> np.ndarray:
-    height, width = image.shape[:2]
-    part = image[detail.top : height - detail.bottom, detail.left : width - detail.right]
+    height, width = image.shape[1:]
+    part = image[:, detail.top : height - detail.bottom, detail.left : width - detail.right]
     if 0 in part.shape:
         raise ValueError(f"{detail.photo} has {width} x {height} pixels, which leaves nothing of its detail; get the original")
     return part
-
-
-def _in_bytes(image: torch.Tensor) -> np.ndarray:
-    return (255 * image + 0.5).floor().clamp(0, 255).to(torch.uint8).permute(1, 2, 0).numpy()
 
 
 if __name__ == "__main__":

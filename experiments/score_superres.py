@@ -2,8 +2,9 @@
 
     python experiments/score_superres.py runs/superres-x2 runs/superres-x3 --data FOLDER
 
-FOLDER holds the three sets. A model is the run folder of a training, whose result sckn train has written; or a file or the
-name of a model that ships, such as superres-x2, which are measured as they are and go by the result of their name.
+FOLDER holds the three sets. A model is the run folder of a training, whose result sckn train has written, and which keeps the
+figures for its report, too; or a file or the name of a model that ships, such as superres-x2, which are measured as they are
+and go by the result of their name.
 """
 
 from pathlib import Path
@@ -15,8 +16,8 @@ import tyro
 
 from sckn.checkpoint import load_upscaler
 from sckn.results import add_to_result, code_version, machine, read_result
-from sckn.superres.scores import score_upscaler
-from sckn.training.runs import find_model, read_json
+from sckn.superres.scores import SCORES, score_upscaler
+from sckn.training.runs import find_model, read_json, write_json
 
 
 def score(
@@ -40,6 +41,8 @@ def score(
         if found is None:
             raise SystemExit(f"{model} has no finished model")
         figures = score_upscaler(load_upscaler(found, torch.device(device)), data)
+        if Path(model).is_dir():
+            write_json(Path(model) / SCORES, figures)
         scored = {
             "code_version": code_version(),
             "machine": machine(),

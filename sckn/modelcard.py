@@ -1,22 +1,28 @@
 """The card of a model: what it is, what it was trained on and how, what it reached, and what it is not for."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sckn.classifier import ImageClassifier
 from sckn.evaluation import Evaluation
+from sckn.superres.scores import SCORE_COLUMNS, score_rows
+from sckn.superres.upscaler import Upscaler
 
-__all__ = ["model_card"]
+__all__ = ["classifier_card", "upscaler_card"]
 
 DATA = {
     "cifar10": "CIFAR-10 (Krizhevsky, 2009): 50,000 training and 10,000 test images of 32 x 32 pixels in 10 classes",
     "cifar100": "CIFAR-100 (Krizhevsky, 2009): 50,000 training and 10,000 test images of 32 x 32 pixels in 100 classes",
     "svhn": "SVHN (Netzer et al., 2011): house numbers, digits of 32 x 32 pixels in 10 classes",
     "folder": "a folder of images",
+    "bsds500": "BSDS500 (Arbelaez et al., 2011): 500 photographs of 481 x 321 pixels, less one that a test set shows",
 }
+LICENCE = "The weights are under the BSD 3-Clause licence, as sckn is. The images of the data set belong to their authors."
 
 
-def model_card(name: str, classifier: ImageClassifier, evaluation: Evaluation, result: Mapping[str, Any], size: int) -> str:
+def classifier_card(
+    name: str, classifier: ImageClassifier, evaluation: Evaluation, result: Mapping[str, Any], size: int
+) -> str:
     """Markdown to lie beside the weights.
 
     `evaluation` is that of the file that is handed out, which may be rounded; `result` is the committed one of its training,
@@ -26,35 +32,90 @@ def model_card(name: str, classifier: ImageClassifier, evaluation: Evaluation, r
         raise ValueError(
             f"the model comes from the experiment {classifier.name!r}, but the result is that of {result.get('name')!r}"
         )
-    config, (low, high) = result["config"], evaluation.interval
-    data, side = DATA.get(result["dataset"], result["dataset"]), classifier.image_size
-    machine = result["machine"].get("accelerator") or "a CPU"
-    parts = [
-        f"# {name}",
+    config, (low, high), side = result["config"], evaluation.interval, classifier.image_size
+    return _card(
+        name,
         f"A supervised convolutional kernel network for images of {len(classifier.classes)} classes: "
         f"{', '.join(classifier.classes)}.",
-        f"```python\nimport sckn\nclassifier = sckn.load({name!r})\n"
-        "scores = classifier.predict(images)  # (n, c, h, w) in bytes, or from 0 to 1\n```",
-        f"or `sckn classify {name} IMAGE...`. The file has {size / 1e6:.1f} MB.",
-        "## Data",
-        f"{data}. {_preparation(classifier)} {_augmentation(config.get('recipe') or {})}",
-        "## Recipe",
-        f"{_network(config['network'])} `experiments/{result['name']}.toml` has all settings; `{result['command']}` trains it, "
-        f"{_duration(result['seconds'])} on {machine} for {_seeds(result)}. It chooses lambda on "
-        f"{100 * config['validation']:.0f} % of the training set, held out, and looks at the test set once, at the end.",
-        "## Figures",
-        f"This file: test error {evaluation.error:.2f} %, {evaluation.wrong:,} of {evaluation.images:,} images wrong; the 95 % "
-        f"interval is {low:.2f} to {high:.2f} %. The training, {_seeds(result)}: {_mean(result)} "
-        f"(`results/{result['name']}.json`).",
-        _class_errors(evaluation),
-        "## Limits",
-        "It knows the classes above and nothing else: any image gets one of them. Images are shrunk or enlarged to "
+        [
+            f"```python\nimport sckn\nclassifier = sckn.load({name!r})\n"
+            "scores = classifier.predict(images)  # (n, c, h, w) in bytes, or from 0 to 1\n```",
+            f"or `sckn classify {name} IMAGE...`. {_size(size)}",
+        ],
+        data=f"{_data(result)}. {_preparation(classifier)} {_augmentation(config.get('recipe') or {})}",
+        recipe=f"{_training(result)} It chooses lambda on {100 * config['validation']:.0f} % of the training set, held out, "
+        "and looks at the test set once, at the end.",
+        figures=[
+            f"This file: test error {evaluation.error:.2f} %, {evaluation.wrong:,} of {evaluation.images:,} images wrong; the "
+            f"95 % interval is {low:.2f} to {high:.2f} %. The training, {_seeds(result)}: {_mean(result)} "
+            f"(`results/{result['name']}.json`).",
+            _class_errors(evaluation),
+        ],
+        limits="It knows the classes above and nothing else: any image gets one of them. Images are shrunk or enlarged to "
         f"{side} x {side} pixels, so that what is small in a photograph is lost. Scores order the classes; they are no "
         "probabilities. For images unlike those of the data set the figures do not hold.",
-        "## Licence",
-        "The weights are under the BSD 3-Clause licence, as sckn is. The images of the data set belong to their authors.",
-    ]
-    return "\n\n".join(parts) + "\n"
+    )
+
+
+def upscaler_card(name: str, upscaler: Upscaler, scores: Mapping[str, Any] | None, result: Mapping[str, Any], size: int) -> str:
+    """Markdown to lie beside the weights.
+
+    `scores` are those of the file that is handed out, which may be rounded (`score_upscaler`), or None; then those of the
+    training are told, from `result`, which experiments/score_superres.py has added to it.
+    """
+    if scores is None and "psnr" not in result:
+        raise ValueError(
+            f"results/{result.get('name')}.json has no figures on the test sets yet; add them with "
+            "experiments/score_superres.py, or give the folder that holds the sets"
+        )
+    config, scale = result["config"], upscaler.scale
+    shown, origin = (result, f"(`results/{result['name']}.json`)") if scores is None else (scores, "of this file")
+    twice = ["At x3, by using it twice and making the result smaller:", _score_table(shown["x3"])] if "x3" in shown else []
+    seen = "the small image" if upscaler.config.low_resolution else "the image that bicubic interpolation gives"
+    return _card(
+        name,
+        f"A supervised convolutional kernel network that makes photographs {scale} times larger. It works on {seen} and adds "
+        "what interpolation lost.",
+        [
+            f"```python\nimport sckn\nupscaler = sckn.load({name!r})\n"
+            "large = upscaler.upscale(image)  # of numpy, Pillow or torch\n```",
+            f"or `sckn upscale PHOTO... -o OUT --model {name}`. {_size(size)}",
+        ],
+        data=f"{_data(result)}. It learned from {result['photos']} of them, {config['samples']:,} patches of "
+        f"{config['patch']} x {config['patch']} pixels an epoch; {config['validation_photos'] or 'none'} were held out.",
+        recipe=f"{_training(result)} The square loss, {config['recipe']['epochs']} epochs.",
+        figures=[
+            f"Of luminance, by the protocol of the paper's tables, the mean of each set's images, {origin}:",
+            _score_table(shown),
+            *twice,
+            *_held_out(result),
+        ],
+        limits="It learned from photographs that bicubic interpolation had made smaller, and from nothing else: noise, blur "
+        "and blocks of JPEG in a small photograph stay, and may be seen better than before. Colours are interpolated. What the "
+        "small photograph does not show, such as letters or faces of a few pixels, is not brought back: the result is no "
+        "evidence of what was there.",
+    )
+
+
+def _card(name: str, what: str, use: Sequence[str], *, data: str, recipe: str, figures: Sequence[str], limits: str) -> str:
+    parts = [f"# {name}", what, *use, "## Data", data, "## Recipe", recipe, "## Figures", *figures]
+    return "\n\n".join([*parts, "## Limits", limits, "## Licence", LICENCE]) + "\n"
+
+
+def _size(size: int) -> str:
+    return f"The file has {size / 1e6:.1f} MB."
+
+
+def _data(result: Mapping[str, Any]) -> str:
+    return DATA.get(result["dataset"], str(result["dataset"]))
+
+
+def _training(result: Mapping[str, Any]) -> str:
+    machine = result["machine"].get("accelerator") or "a CPU"
+    return (
+        f"{_network(result['config']['network'])} `experiments/{result['name']}.toml` has all settings; `{result['command']}` "
+        f"trains it, {_duration(result['seconds'])} on {machine} for {_seeds(result)}."
+    )
 
 
 def _preparation(classifier: ImageClassifier) -> str:
@@ -73,7 +134,7 @@ def _augmentation(recipe: Mapping[str, Any]) -> str:
 
 def _network(network: Mapping[str, Any]) -> str:
     layers = network["layers"]
-    return f"{len(layers)} layers of {', '.join(str(layer['filters']) for layer in layers)} filters."
+    return f"{len(layers)} layer{'s' * (len(layers) > 1)} of {', '.join(str(layer['filters']) for layer in layers)} filters."
 
 
 def _seeds(result: Mapping[str, Any]) -> str:
@@ -90,8 +151,25 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 3600:.1f} hours" if seconds > 5400 else f"{seconds / 60:.0f} minutes"
 
 
+def _score_table(figures: Mapping[str, Any]) -> str:
+    return _table(SCORE_COLUMNS, score_rows(figures))
+
+
+def _held_out(result: Mapping[str, Any]) -> list[str]:
+    ours, plain = result["validation"], result["bicubic"]
+    if ours is None or plain is None:
+        return []
+    return [
+        f"On the photographs held out, at the end of the training: PSNR {ours['psnr']:.2f} (bicubic {plain['psnr']:.2f}), "
+        f"SSIM {ours['ssim']:.4f} (bicubic {plain['ssim']:.4f})."
+    ]
+
+
 def _class_errors(evaluation: Evaluation) -> str:
-    lines = ["| class | error (%) |", "| --- | ---: |"]
-    for name, error in zip(evaluation.classes, evaluation.class_errors, strict=True):
-        lines.append(f"| {name} | {'-' if error is None else f'{error:.2f}'} |")
-    return "\n".join(lines)
+    errors = ("-" if error is None else f"{error:.2f}" for error in evaluation.class_errors)
+    return _table(("class", "error (%)"), zip(evaluation.classes, errors, strict=True))
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

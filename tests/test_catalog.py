@@ -131,7 +131,7 @@ def test_the_command_downloads_what_is_missing(
         fetched.append(file.name)
         (folder / file.name).write_bytes(b"x")
 
-    monkeypatch.setattr(cli, "fetch", fetch)
+    monkeypatch.setattr("sckn.commands.data.fetch", fetch)
     run(monkeypatch, "svhn", "--data", tmp_path, "--download")
     assert fetched == ["train_32x32.mat", "test_32x32.mat"]
     output = capsys.readouterr().out

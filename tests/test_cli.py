@@ -2,6 +2,7 @@
 
 import errno
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 import torch
 
 import sckn
-from sckn import cli
+from sckn import cli, commands
 from sckn.demo import DemoReport
 from sckn.training.experiment import SeedReport
 
@@ -55,7 +56,7 @@ def test_demo_prints_what_it_is_told_and_both_errors(
         say("a step of the demonstration")
         return DemoReport(pixels_error=12.346, network_error=3.454, training_images=10, test_images=10)
 
-    monkeypatch.setattr(cli, "run_demo", quick)
+    monkeypatch.setattr("sckn.commands.demo.run_demo", quick)
     monkeypatch.setattr(sys, "argv", ["sckn", "demo"])
     cli.main()
     output = capsys.readouterr()
@@ -90,7 +91,7 @@ def test_a_gpu_that_is_not_there_is_one_sentence(
 def test_what_goes_wrong_is_one_sentence(
     error: BaseException, sentence: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(cli, "run_demo", raising(error))
+    monkeypatch.setattr("sckn.commands.demo.run_demo", raising(error))
     assert outcome(monkeypatch, "demo") == 1
     output = capsys.readouterr()
     assert output.out == ""
@@ -102,7 +103,7 @@ def test_what_goes_wrong_is_one_sentence(
 def test_an_interrupt_ends_with_the_code_of_a_shell(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(cli, "run_demo", raising(KeyboardInterrupt()))
+    monkeypatch.setattr("sckn.commands.demo.run_demo", raising(KeyboardInterrupt()))
     assert outcome(monkeypatch, "demo") == 130
     assert capsys.readouterr() == ("", "sckn: interrupted\n")
 
@@ -124,7 +125,7 @@ SIGNALS = [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "stopped")
 def test_a_signal_is_one_sentence(
     number: signal.Signals, code: int, word: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(cli, "run_demo", receiving(number))
+    monkeypatch.setattr("sckn.commands.demo.run_demo", receiving(number))
     assert outcome(monkeypatch, "demo") == code
     assert capsys.readouterr() == ("", f"sckn: {word}\n")
     # a second one would end it at once, without a traceback
@@ -141,7 +142,7 @@ def test_a_signal_during_a_training_with_labels_tells_how_to_go_on(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(cli, "run_with_labels", receiving(number))
+    monkeypatch.setattr("sckn.commands.train.run_with_labels", receiving(number))
     folder = [] if run is None else ["--run", run]
     assert outcome(monkeypatch, "train", str(WITH_LABELS), "--data", "here", *folder) == code
     place = run or f"runs/{WITH_LABELS.stem}"
@@ -151,7 +152,7 @@ def test_a_signal_during_a_training_with_labels_tells_how_to_go_on(
 def test_a_signal_during_a_training_without_labels_promises_nothing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(cli, "run_without_labels", receiving(signal.SIGTERM))
+    monkeypatch.setattr("sckn.commands.train.run_without_labels", receiving(signal.SIGTERM))
     assert outcome(monkeypatch, "train", str(WITHOUT_LABELS), "--data", "here") == 143
     assert capsys.readouterr().err == "sckn: stopped\n"
 
@@ -159,7 +160,7 @@ def test_a_signal_during_a_training_without_labels_promises_nothing(
 def test_a_signal_that_is_ignored_stays_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """nohup and the background of a shell wish so."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    monkeypatch.setattr(cli, "run_demo", raising(ValueError("the end")))
+    monkeypatch.setattr("sckn.commands.demo.run_demo", raising(ValueError("the end")))
     assert outcome(monkeypatch, "demo") == 1
     assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
     assert signal.getsignal(signal.SIGTERM) not in (signal.SIG_IGN, signal.SIG_DFL)
@@ -173,7 +174,7 @@ def test_a_warning_is_one_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pyte
         return DemoReport(pixels_error=1, network_error=1, training_images=10, test_images=10)
 
     monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # and back
-    monkeypatch.setattr(cli, "run_demo", warn)
+    monkeypatch.setattr("sckn.commands.demo.run_demo", warn)
     monkeypatch.setattr(sys, "argv", ["sckn", "demo"])
     cli.main()
     assert capsys.readouterr().err == "sckn: the epoch is undone\n"
@@ -222,7 +223,7 @@ def test_train_prints_every_seed_and_writes_their_mean(
     results = tmp_path / "results"
     results.mkdir()
     (results / f".{WITH_LABELS.stem}.json.abcd1234.json").write_text("of a process that was killed")
-    monkeypatch.setattr(cli, "run_with_labels", work)
+    monkeypatch.setattr("sckn.commands.train.run_with_labels", work)
     arguments = ["--data", "here", "--run", "there", "--results", str(results), "--resume", "--tensorboard"]
     monkeypatch.setattr(sys, "argv", ["sckn", "train", str(WITH_LABELS), *arguments])
     cli.main()
@@ -251,7 +252,7 @@ def test_for_validation_only_nothing_is_written(
         given.update(options)
         return [report(0, test_error=None, train_error=None)]
 
-    monkeypatch.setattr(cli, "run_with_labels", work)
+    monkeypatch.setattr("sckn.commands.train.run_with_labels", work)
     arguments = ["--data", "here", "--results", str(tmp_path / "results"), "--validation-only"]
     monkeypatch.setattr(sys, "argv", ["sckn", "train", str(WITH_LABELS), *arguments])
     cli.main()
@@ -264,7 +265,7 @@ def test_for_validation_only_nothing_is_written(
 
 
 def test_a_mistake_of_the_library_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli, "run_demo", raising(TypeError("a bug")))
+    monkeypatch.setattr("sckn.commands.demo.run_demo", raising(TypeError("a bug")))
     monkeypatch.setattr(sys, "argv", ["sckn", "demo"])
     with pytest.raises(TypeError, match="a bug"):
         cli.main()
@@ -290,14 +291,48 @@ def test_a_mistake_of_the_library_is_not_hidden(monkeypatch: pytest.MonkeyPatch)
 def test_the_help_fits_a_terminal_and_has_an_example(
     arguments: list[str], parts: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    text = help_text(monkeypatch, capsys, *arguments)
+    assert len(text.splitlines()) <= 26
+    assert all(part in text for part in parts)
+
+
+def help_text(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """What a terminal of 100 columns shows."""
     monkeypatch.setenv("COLUMNS", "100")
     assert outcome(monkeypatch, *arguments) == 0
     output = capsys.readouterr()
     assert output.err == ""
-    lines = output.out.splitlines()
-    assert len(lines) <= 26
-    assert max(map(len, lines)) <= 100
-    assert all(part in output.out for part in parts)
+    assert max(map(len, output.out.splitlines())) <= 100
+    return output.out
+
+
+@pytest.mark.parametrize("command", cli.COMMANDS, ids=lambda command: command.__name__)
+def test_every_command_has_a_help_that_fits_a_screen_and_holds_an_example(
+    command: Callable[..., None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = command.__name__
+    text = help_text(monkeypatch, capsys, name, "--help")
+    assert len(text.splitlines()) <= 40
+    assert f"Example: sckn {name}" in text
+    overview = help_text(monkeypatch, capsys, "--help")
+    assert re.search(rf"• {name} +\w", overview)
+
+
+def test_every_file_of_a_command_is_in_the_program() -> None:
+    """A command that was written and not added to COMMANDS would never be seen."""
+    files = {path.stem for path in Path(commands.__path__[0]).glob("*.py")} - {"__init__", "endings", "options"}
+    assert files == {command.__name__ for command in cli.COMMANDS}
+    assert all(command.__module__ == f"sckn.commands.{command.__name__}" for command in cli.COMMANDS)
+
+
+def test_the_help_needs_none_of_the_heavy_packages_that_only_some_commands_use() -> None:
+    """Loading them would double the time that each command takes to start."""
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "sckn", "--help"], capture_output=True, text=True, check=True
+    )
+    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "sckn.commands.train" in loaded
+    assert loaded.isdisjoint({"matplotlib", "tensorboard", "triton", "skimage", "cyanure", "onnxruntime", "fastapi"})
 
 
 def test_the_module_is_the_program() -> None:

@@ -13,7 +13,7 @@ from test_using_models import printed, sentence
 from tiny_classifier import files_in, tiny_classifier
 from tiny_upscaler import tiny_upscaler
 
-from sckn import Upscaler, cli, load, save
+from sckn import Upscaler, load, save
 from sckn.processes import Processes
 from sckn.superres.evaluation import evaluate_upscaling
 from sckn.superres.imresize import imresize
@@ -123,7 +123,7 @@ def test_what_goes_wrong_in_training_is_one_sentence(
 def test_an_upscaler_trains_in_one_process(
     experiment: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(cli, "joined_processes", lambda _: nullcontext(Processes(0, 2)))
+    monkeypatch.setattr("sckn.commands.train.joined_processes", lambda _: nullcontext(Processes(0, 2)))
     assert "trains an upscaler, in one process; start it without torchrun" in sentence(capsys, monkeypatch, *experiment)
 
 

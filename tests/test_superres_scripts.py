@@ -60,6 +60,7 @@ def test_scores_are_added_to_the_result_of_the_training(trained: Path, monkeypat
     assert after["psnr"]["Set14"] == pytest.approx(quality.psnr, abs=1e-4)
     assert after["ssim"]["Set14"] == pytest.approx(quality.ssim, abs=1e-6)
     assert set(after["x3"]) == {"psnr", "ssim", "bicubic_psnr", "bicubic_ssim"}
+    assert json.loads((trained / "run" / "scores.json").read_text()) == scores  # for its report
 
 
 def test_only_a_model_for_two_is_used_for_three(trained: Path) -> None:

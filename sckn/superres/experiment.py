@@ -1,5 +1,6 @@
 """An experiment on super-resolution in one TOML file: a factor, a network, and how it is trained."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Self
@@ -11,7 +12,7 @@ from sckn.superres.upscaler import UpscalerConfig, network_margin
 from sckn.training.recipe import Recipe
 from sckn.training.toml_file import checked_settings, read_toml
 
-__all__ = ["UpscalingExperiment", "is_upscaling_experiment"]
+__all__ = ["UpscalingExperiment", "is_about_upscaling", "is_upscaling_experiment"]
 
 DATASETS = ("bsds500",)
 # The least value of each setting that is a whole number.
@@ -112,4 +113,9 @@ class UpscalingExperiment:
 
 def is_upscaling_experiment(path: Path) -> bool:
     """Whether a TOML file is about super-resolution, by its data set."""
-    return read_toml(path).get("dataset") in DATASETS
+    return is_about_upscaling(read_toml(path))
+
+
+def is_about_upscaling(settings: Mapping[str, Any]) -> bool:
+    """Whether the settings of an experiment, in a file or of a run, are about super-resolution."""
+    return settings.get("dataset") in DATASETS

@@ -9,19 +9,23 @@ from pathlib import Path
 
 import torch
 from PIL import Image, ImageOps
+from PIL.ImageFile import ImageFile
 from torch import Tensor
 
 from sckn.files import written_whole
 from sckn.image_files import FORMATS, what_is_wrong
 from sckn.superres.colour import luminance
-from sckn.superres.picture import Picture
+from sckn.superres.deep_image import DeepImage, deep_pixels, is_deep, write_png
+from sckn.superres.picture import LeftOutWarning, Picture, belongings
 
-__all__ = ["SUFFIXES", "checked_suffix", "naming", "open_photo", "photo_files", "read_luminance", "write_photo"]
+__all__ = ["SUFFIXES", "checked_suffix", "naming", "open_photo", "photo_files", "read_luminance", "read_photo", "write_photo"]
 
 SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 HOLD_EXIF = (".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 # The JPEG files of some cameras, which hold smaller copies of their picture.
 HOLDS_COPIES = "MPO"
+# Where colours in 16 bits can be written.
+HOLDS_DEEP = ".png"
 # What Pillow raises where a format has no place for an image or what belongs to it.
 NO_PLACE = (ValueError, KeyError, TypeError, OverflowError, struct.error)
 
@@ -39,6 +43,26 @@ def photo_files(folder: str | Path) -> list[Path]:
 
 def open_photo(path: str | Path) -> Image.Image:
     """A file as an image of Pillow, read to its end; an animation is refused."""
+    with _opened(path) as image:
+        image.load()
+        return image
+
+
+def read_photo(path: str | Path) -> Image.Image | DeepImage:
+    """As `open_photo`; but colours in 16 bits stay so."""
+    with _opened(path) as image:
+        deep = is_deep(image)
+        image.load()
+    if not deep:
+        return image
+    with _opened(path) as again:
+        pixels = deep_pixels(image, again)
+    return DeepImage(pixels, belongings(image))
+
+
+@contextmanager
+def _opened(path: str | Path) -> Iterator[ImageFile]:
+    """Whatever is wrong with the file, or with reading it inside, is told in one sentence."""
     if not os.path.exists(path):
         raise ValueError(f"{path} does not exist; expected an image")
     try:
@@ -49,8 +73,7 @@ def open_photo(path: str | Path) -> Image.Image:
             with Image.open(path, formats=FORMATS) as image:
                 if image.format != HOLDS_COPIES and getattr(image, "is_animated", False):
                     raise ValueError("it holds several pictures")
-                image.load()
-                return image
+                yield image
     except Exception as error:  # Pillow raises almost anything at damaged files
         raise ValueError(f"{path} cannot be read as an image ({what_is_wrong(error)}); repair it or take it away") from None
 
@@ -70,7 +93,7 @@ def read_luminance(path: str | Path) -> Tensor:
     Orientation and colour profile do not matter here: what is measured is the pixels.
     """
     with naming(path):
-        picture = Picture.of(open_photo(path))
+        picture = Picture.of(read_photo(path))
     levels = luminance(picture.levels(channels=slice(0, picture.colours)).double())
     return (levels + 0.5).floor().clamp(0, 255).to(torch.uint8)
 
@@ -83,10 +106,20 @@ def checked_suffix(path: Path) -> str:
     return suffix
 
 
-def write_photo(image: Image.Image, path: str | Path) -> Path:
-    """Write an image with its EXIF data and colour profile; where a format has no place for EXIF data, it is turned upright."""
+def write_photo(image: Image.Image | DeepImage, path: str | Path) -> Path:
+    """Write an image with its EXIF data and colour profile; where a format has no place for EXIF data, it is turned upright.
+
+    Colours in 16 bits are written so as PNG, else in 8, with a warning.
+    """
     path = Path(path)
     suffix = checked_suffix(path)
+    if isinstance(image, DeepImage):
+        if suffix == HOLDS_DEEP:
+            with written_whole(path) as temporary:
+                write_png(image, temporary)
+            return path
+        warnings.warn(f"of its colours in 16 bits {path} holds 8; choose {HOLDS_DEEP} for all", LeftOutWarning, stacklevel=2)
+        image = image.in_bytes()
     options = {name: image.info[name] for name in ("icc_profile", "dpi") if name in image.info}
     if suffix in HOLD_EXIF and "exif" in image.info:
         options["exif"] = image.info["exif"]

@@ -12,10 +12,11 @@ from PIL import Image
 from torch import Tensor
 
 from sckn.superres.colour import luminance
+from sckn.superres.deep_image import DeepImage
 
-__all__ = ["BAND", "AnyImage", "LeftOutWarning", "Picture", "tensor_of"]
+__all__ = ["BAND", "AnyImage", "LeftOutWarning", "Picture", "belongings", "tensor_of"]
 
-AnyImage = Tensor | np.ndarray | Image.Image
+AnyImage = Tensor | np.ndarray | Image.Image | DeepImage
 
 MODES = ("1", "L", "LA", "I;16", "I;16L", "I;16B", "P", "PA", "RGB", "RGBA")
 EXIF_SIZE = {40962: 0, 40963: 1}  # width and height of the picture, in the table of EXIF's own tags
@@ -43,12 +44,14 @@ class Picture:
 
     @classmethod
     def of(cls, image: AnyImage) -> "Picture":
-        """A tensor (H, W) or (c, H, W), an array (H, W) or (H, W, c), or an image of Pillow.
+        """A tensor (H, W) or (c, H, W), an array (H, W) or (H, W, c), an image of Pillow, or a `DeepImage`.
 
         c is 1 for grey, 3 for RGB, and one more with alpha. Numbers are bytes, 16 bits, or floating point from 0 to 1.
         """
         if isinstance(image, Image.Image):
             picture = _from_pillow(image)
+        elif isinstance(image, DeepImage):
+            picture = _from_deep(image)
         elif isinstance(image, np.ndarray):
             picture = _from_array(image)
         elif isinstance(image, Tensor):
@@ -150,24 +153,48 @@ def _from_pillow(image: Image.Image) -> Picture:
             array = np.asarray(image.convert(("LA" if alpha else "L") if grey else ("RGBA" if alpha else "RGB")))
         except Exception as error:  # of a palette that is not there, for example, Pillow raises an AssertionError
             raise ValueError(f"the pixels of the image cannot be read ({type(error).__name__}); repair it") from None
-    picture = _from_array(array)
+    picture, info = _from_array(array), belongings(image)
+
+    def restored(pixels: Tensor) -> Image.Image:
+        result = Image.fromarray(picture.restored(pixels))
+        result.info.update(_of_size(info, result.size))
+        return result
+
+    return Picture(picture.pixels, 0, restored)
+
+
+def _from_deep(image: DeepImage) -> Picture:
+    picture = _from_array(image.pixels)
+
+    def restored(pixels: Tensor) -> DeepImage:
+        result = DeepImage(picture.restored(pixels), {})
+        return replace(result, info=_of_size(image.info, result.size))
+
+    return Picture(picture.pixels, 0, restored)
+
+
+def belongings(image: Image.Image) -> dict[str, Any]:
+    """What came with an image and is kept, as Pillow's `info` has it: colour profile, resolution, EXIF data."""
     kept = {}
     if isinstance(image.info.get("icc_profile"), bytes):
         kept["icc_profile"] = image.info["icc_profile"]
     if _is_resolution(image.info.get("dpi")):
         kept["dpi"] = image.info["dpi"]
     exif = _readable_exif(image)
+    if len(exif):
+        kept["exif"] = exif.tobytes()
+    return kept
 
-    def restored(pixels: Tensor) -> Image.Image:
-        result = Image.fromarray(picture.restored(pixels))
-        result.info.update(kept)
-        if len(exif):
-            details = exif.get_ifd(EXIF_IFD)
-            details.update({tag: result.size[side] for tag, side in EXIF_SIZE.items() if tag in details})
-            result.info["exif"] = exif.tobytes()
-        return result
 
-    return Picture(picture.pixels, 0, restored)
+def _of_size(info: dict[str, Any], size: tuple[int, int]) -> dict[str, Any]:
+    """With EXIF data that tell this width and height."""
+    if "exif" not in info:
+        return info
+    exif = Image.Exif()
+    exif.load(info["exif"])
+    details = exif.get_ifd(EXIF_IFD)
+    details.update({tag: size[side] for tag, side in EXIF_SIZE.items() if tag in details})
+    return {**info, "exif": exif.tobytes()}
 
 
 def _is_resolution(dpi: Any) -> bool:

@@ -1,5 +1,6 @@
 """A model on the test sets of the paper's tables, in the form in which a result file has it (`published.score_field`)."""
 
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -8,8 +9,10 @@ from sckn.published import MEASURES, SETS
 from sckn.superres.evaluation import EvaluationReport, evaluate_upscaling
 from sckn.superres.upscaler import Upscaler
 
-__all__ = ["score_upscaler", "set_figures"]
+__all__ = ["SCORES", "SCORE_COLUMNS", "score_rows", "score_upscaler", "set_figures"]
 
+SCORES = "scores.json"  # in a run folder
+SCORE_COLUMNS = ("test set", "PSNR", "bicubic", "SSIM", "bicubic")
 DECIMALS = 2  # more than the paper prints
 
 
@@ -30,6 +33,12 @@ def set_figures(reports: dict[str, EvaluationReport]) -> dict[str, dict[str, flo
         for prefix, method in (("", "quality"), ("bicubic_", "bicubic"))
         for measure, decimals in MEASURES.items()
     }
+
+
+def score_rows(figures: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """What `set_figures` gives, for people: the columns are `SCORE_COLUMNS`."""
+    fields = [(f"{prefix}{measure}", decimals) for measure, decimals in MEASURES.items() for prefix in ("", "bicubic_")]
+    return [(name, *(f"{figures[field][name]:.{decimals}f}" for field, decimals in fields)) for name in SETS]
 
 
 def _scores(upscaler: Upscaler, data: Path, scale: int, progress: bool) -> dict[str, Any]:

@@ -1,7 +1,11 @@
 """Training an upscaler: filters by k-means on detail, then the recipe with the square loss, on patches of photographs.
 
 Some photographs are held out. Patches of them judge each epoch, and they themselves, whole and by the protocol of
-evaluation, the final model; test sets play no part.
+evaluation, the final model; test sets play no part. Beside the files of any training the run folder has
+
+    RUN/report.json    the figures
+    RUN/crops/         details of some of these photographs, side by side, for the report
+    RUN/report.html    all of it for people
 """
 
 from collections.abc import Callable
@@ -20,9 +24,10 @@ from sckn.superres.bsds500 import read_bsds500
 from sckn.superres.evaluation import Quality, mean_quality, measure_upscaling
 from sckn.superres.experiment import UpscalingExperiment
 from sckn.superres.patch_source import PatchSource, Units
+from sckn.superres.report import write_upscaling_report
 from sckn.superres.upscaler import Upscaler, UpscalerConfig
 from sckn.training.experiment import peak_memory
-from sckn.training.runs import RunFolder
+from sckn.training.runs import FIGURES, RunFolder, write_json
 from sckn.training.state import EpochRecord
 from sckn.training.supervised import train_supervised
 from sckn.training.unsupervised import fit_unsupervised
@@ -72,7 +77,7 @@ def run_upscaling(
     tensorboard: bool = False,
     say: Callable[[str], None] = lambda sentence: None,
 ) -> UpscalingReport:
-    """Train; the run folder then holds the upscaler as model.safetensors."""
+    """Train; the run folder then holds the upscaler as model.safetensors, its figures as report.json, and report.html."""
     clock = Clock(device)
     photos = read_bsds500(folder)
     kept, others = held_out(photos, experiment.validation_photos)
@@ -111,7 +116,10 @@ def run_upscaling(
         quality = _mean_quality(others, experiment.scale, upscaler.upscale_luminance)
         bicubic = _mean_quality(others, experiment.scale, None)
     clock.lap("validation")
-    return UpscalingReport(upscaler, store.history(), len(kept), quality, bicubic, clock.seconds, peak_memory(device))
+    report = UpscalingReport(upscaler, store.history(), len(kept), quality, bicubic, clock.seconds, peak_memory(device))
+    write_json(run / FIGURES, report.figures())
+    write_upscaling_report(run, others, device)
+    return report
 
 
 def held_out(photos: dict[str, Tensor], count: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

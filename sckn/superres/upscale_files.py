@@ -1,6 +1,7 @@
 """Photographs in files made larger; one that cannot be read does not hold up the others, and none is overwritten."""
 
 import glob
+import math
 import os
 import warnings
 from collections import Counter
@@ -9,10 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from PIL import Image
 from tqdm import tqdm
 
-from sckn.superres.photos import SUFFIXES, checked_suffix, naming, open_photo, photo_files, write_photo
+from sckn.superres.photos import SUFFIXES, checked_suffix, naming, photo_files, read_photo, write_photo
 from sckn.superres.picture import LeftOutWarning
 from sckn.superres.upscaler import Upscaler
 
@@ -112,8 +112,8 @@ def upscale_file(
 ) -> tuple[int, int]:
     """Make the photograph in one file larger; gives width and height of what is then in the other."""
     with naming(source):
-        image = open_photo(source)
-        _check_size(image, upscaler, upscaler.scale if factor is None else factor, Path(target).suffix.lower())
+        image = read_photo(source)
+        _check_size(image.size, upscaler, upscaler.scale if factor is None else factor, Path(target).suffix.lower())
         try:
             large = upscaler.upscale(image, factor, memory_gib=memory_gib, tile=tile, progress=progress)
         except (MemoryError, RuntimeError) as error:
@@ -179,12 +179,12 @@ def _identity(path: str | Path) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def _check_size(image: Image.Image, upscaler: Upscaler, factor: float, suffix: str) -> None:
+def _check_size(size: tuple[int, int], upscaler: Upscaler, factor: float, suffix: str) -> None:
     """Before the work."""
-    width, height = (round(side * factor) for side in image.size)
-    on_the_way = upscaler.scale ** (2 * upscaler.passes(factor)) * image.width * image.height
+    width, height = (round(side * factor) for side in size)
+    on_the_way = upscaler.scale ** (2 * upscaler.passes(factor)) * math.prod(size)
     if on_the_way > MOST_PIXELS:
-        raise ValueError(f"{image.width} x {image.height} pixels are too many for a scale of {factor:g}; choose a smaller one")
+        raise ValueError(f"{size[0]} x {size[1]} pixels are too many for a scale of {factor:g}; choose a smaller one")
     longest = LONGEST_SIDE.get(suffix)
     if longest is not None and max(width, height) > longest:
         raise ValueError(f"{suffix} files hold no {width} x {height} pixels; choose .png")

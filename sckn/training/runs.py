@@ -36,6 +36,7 @@ from sckn.training.state import EpochRecord, TrainingState
 __all__ = [
     "CLASSIFIER",
     "EVALUATION",
+    "FIGURES",
     "MODEL",
     "RunFolder",
     "code_versions",
@@ -51,6 +52,8 @@ MODEL = "model.safetensors"
 FILES = ("config.json", "metrics.jsonl", "last.safetensors", "best.safetensors", MODEL)
 # What an experiment keeps of its final trainings, see with_labels.py.
 CLASSIFIER, EVALUATION = "classifier.safetensors", "evaluation.json"
+# And what its report tells.
+FIGURES = "report.json"
 SHOWN_IN_TENSORBOARD = ("objective", "loss", "train_error", "validation_error", "learning_rate", "active_fraction", "seconds")
 
 

@@ -36,7 +36,7 @@ from sckn.processes import ALONE, Processes
 from sckn.training.experiment import Experiment, SeedReport, class_names, peak_memory, prepared_images, read_data
 from sckn.training.recipe import Recipe
 from sckn.training.report import write_report
-from sckn.training.runs import CLASSIFIER, EVALUATION, RunFolder, write_json
+from sckn.training.runs import CLASSIFIER, EVALUATION, FIGURES, RunFolder, write_json
 from sckn.training.state import EpochRecord
 from sckn.training.supervised import TrainingResult, train_supervised
 from sckn.training.unsupervised import fit_unsupervised
@@ -78,7 +78,7 @@ def run_with_labels(
     for seed in experiment.seeds:
         reports.append(runner.run_seed(seed, held_out, reports[0] if reports else None) if test else runner.judge_seed(seed))
     if root is not None:
-        write_json(Path(run) / "report.json", [asdict(report) for report in reports])
+        write_json(Path(run) / FIGURES, [asdict(report) for report in reports])
         write_report(Path(run), train, device)
     return reports
 

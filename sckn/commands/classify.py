@@ -1,0 +1,54 @@
+"""`sckn classify`."""
+
+import sys
+from typing import Annotated
+
+import tyro
+
+from sckn.checkpoint import load_classifier
+from sckn.classification import STANDARD_INPUT, classify_files
+from sckn.commands.endings import fail
+from sckn.commands.options import Device, chosen_device, model_file, print_json
+from sckn.data.folder import printable
+
+__all__ = ["classify"]
+
+
+def classify(
+    model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")],
+    images: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGE...")],
+    top: int = 3,
+    json: bool = False,
+    device: Device = "auto",
+) -> None:
+    """Tell the best classes of images, with their scores.
+
+    Example: sckn classify cifar10 photo.jpg
+
+    Args:
+        model: File, run folder (its first seed), or name of a model that comes with sckn.
+        images: Image files, folders with such, or - for an image on standard input.
+        top: How many classes to tell for each.
+        json: Print JSON.
+        device: Where to compute; auto takes a GPU if there is one.
+    """
+    if not images:
+        raise ValueError("there are no images to classify; give files, folders, or - for standard input")
+    if images.count(STANDARD_INPUT) > 1:
+        raise ValueError("there is one image on standard input; give - once")
+    classifier = load_classifier(model_file(model), chosen_device(device))
+    answers, count, problems = [], 0, 0
+    for answer in classify_files(classifier, images, sys.stdin.buffer, top=top):
+        count += 1
+        if json:
+            answers.append(answer.to_dict())
+        elif answer.problem is None:
+            print(f"{printable(answer.image)}: {', '.join(f'{printable(name)} {score:.2f}' for name, score in answer.best)}")
+        if answer.problem is not None:
+            problems += 1
+            print(f"sckn: {printable(answer.image)} cannot be read: {answer.problem}", file=sys.stderr)
+    if json:
+        print_json({"model": model, "name": classifier.name, "images": answers})
+    if problems:
+        sys.stdout.flush()  # what was found comes before what was not
+        fail(f"{problems} of {count} images cannot be read")

@@ -1,0 +1,68 @@
+"""How a command ends when it does not come to its end: one sentence on standard error, and the exit code of a shell."""
+
+import signal
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn
+
+import torch
+
+__all__ = ["fail", "one_sentence", "resumable"]
+
+STOPPING = (signal.SIGINT, signal.SIGTERM)
+
+
+class _Terminated(KeyboardInterrupt):
+    """The process was told to end (SIGTERM)."""
+
+
+def fail(sentence: str, code: int = 1) -> NoReturn:
+    """End the program."""
+    print(f"sckn: {sentence}", file=sys.stderr)
+    sys.exit(code)
+
+
+@contextmanager
+def one_sentence() -> Iterator[None]:
+    """What goes wrong within, warnings and signals included, is told in one sentence each."""
+    for number in STOPPING:
+        if signal.getsignal(number) != signal.SIG_IGN:  # as nohup and the like wish
+            signal.signal(number, _stop)
+    warnings.showwarning = _show_warning
+    try:
+        yield
+    except _Terminated as stop:
+        fail("; ".join(["stopped", *stop.args]), 143)
+    except KeyboardInterrupt as stop:
+        fail("; ".join(["interrupted", *stop.args]), 130)
+    except torch.OutOfMemoryError:
+        fail("the GPU's memory does not suffice; set a smaller batch_size or fewer filters")
+    except ImportError as error:
+        fail(str(error))
+    except (ValueError, OSError) as error:
+        fail(error.strerror if isinstance(error, OSError) and error.strerror else str(error))
+
+
+@contextmanager
+def resumable(folder: Path | None) -> Iterator[None]:
+    """An interrupt, told with how to go on, where there is a run folder."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        hint = [] if folder is None else [f"what was finished is in {folder}, go on with --resume"]
+        raise type(stop)(*hint) from None
+
+
+def _stop(number: int, _: object) -> None:
+    """The first signal lets the program end in order, a second one ends it at once."""
+    for each in STOPPING:
+        signal.signal(each, signal.SIG_DFL)
+    raise _Terminated if number == signal.SIGTERM else KeyboardInterrupt
+
+
+def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    """One sentence, as for errors, instead of a line of source code."""
+    print(f"sckn: {message}", file=sys.stderr)

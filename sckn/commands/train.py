@@ -1,0 +1,156 @@
+"""`sckn train`: a classifier with labels or without, or an upscaler, as the experiment says."""
+
+import statistics
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+from typing import Annotated, Any
+
+import tyro
+
+from sckn.commands.endings import resumable
+from sckn.commands.options import Device, chosen_device
+from sckn.files import remove_leftovers
+from sckn.processes import joined_processes, own_device
+from sckn.results import write_result
+from sckn.superres.experiment import UpscalingExperiment, is_upscaling_experiment
+from sckn.superres.training import UpscalingReport, run_upscaling
+from sckn.training.experiment import Experiment, SeedReport
+from sckn.training.runs import MODEL, code_versions
+from sckn.training.with_labels import run_with_labels
+from sckn.training.without_labels import run_without_labels
+
+__all__ = ["train"]
+
+
+def train(
+    experiment: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="EXPERIMENT.toml")],
+    data: Path,
+    run: Path | None = None,
+    resume: bool = False,
+    validation_only: bool = False,
+    tensorboard: bool = False,
+    results: Path = Path("results"),
+    device: Device = "auto",
+) -> None:
+    """Run an experiment and write its result.
+
+    Example: sckn train experiments/cifar10-unsup-64-256.toml --data cifar10
+
+    Several GPUs, with labels: torchrun --nproc-per-node 8 -m -- sckn train ... (with the --)
+
+    Args:
+        experiment: TOML file.
+        data: Folder or archive of the data set as its site hands it out.
+        run: Folder for checkpoints, metrics and curves of a training with labels; runs/NAME by default.
+        resume: Go on with the run in that folder where it was interrupted.
+        validation_only: Choose on validation, but neither train on all images nor look at the test set.
+        tensorboard: Write TensorBoard events into the run folder, too.
+        results: Folder for the result, one JSON file.
+        device: Where to compute; auto takes a GPU if there is one.
+    """
+    started = perf_counter()
+    settings = (UpscalingExperiment if is_upscaling_experiment(experiment) else Experiment).from_toml(experiment)
+    place = chosen_device(device)
+    if results.exists() and not results.is_dir():  # before the work, not after it
+        raise ValueError(f"{results} is not a folder; give a folder for the result with --results")
+    folder = Path("runs") / settings.name if run is None else run
+    write = partial(_write_result, results, settings, command=f"sckn train {experiment} --data DIR --device {device}")
+    if isinstance(settings, UpscalingExperiment):
+        if validation_only:
+            raise ValueError("photographs held out alone judge the training of an upscaler; leave out --validation-only")
+        with resumable(folder), joined_processes(place) as processes:
+            if processes.count > 1:
+                raise ValueError(f"{experiment} trains an upscaler, in one process; start it without torchrun")
+            say = partial(print, flush=True)
+            say(f"{settings.name}: reading {data} ...")
+            report = run_upscaling(settings, data, place, folder, resume=resume, tensorboard=tensorboard, say=say)
+        _finish_upscaler(report, settings.seed, folder, write)
+        return
+    with resumable(folder if settings.recipe else None), joined_processes(place) as processes:
+        say = partial(print, flush=True) if processes.first else _say_nothing
+        if settings.recipe is None and (processes.count > 1 or run is not None or resume or tensorboard):
+            raise ValueError(
+                f"{experiment} trains without labels, in one process and without a run folder; "
+                "leave out --run, --resume and --tensorboard"
+            )
+        say(f"{settings.name}: reading {data}, preparing the images, then {len(settings.seeds)} run(s) ...")
+        if settings.recipe is None:
+            reports = run_without_labels(settings, data, place, test=not validation_only)
+        else:
+            reports = run_with_labels(
+                settings,
+                data,
+                own_device(place),
+                folder,
+                resume=resume,
+                test=not validation_only,
+                tensorboard=tensorboard,
+                processes=processes,
+                say=say,
+            )
+        if not processes.first:
+            return
+    _print_seeds(reports)
+    if validation_only:
+        print("the test set was not looked at, and no result was written")
+    elif settings.recipe is None:
+        _finish_classifier(reports, perf_counter() - started, None, write)
+    else:
+        seconds = sum(sum(report.seconds.values()) for report in reports)
+        _finish_classifier(reports, seconds, "; ".join(code_versions(folder)), write)
+
+
+def _write_result(results: Path, settings: Experiment | UpscalingExperiment, **content: Any) -> Path:
+    if results.is_dir():
+        remove_leftovers(results / f"{settings.name}.json")
+    return write_result(results, name=settings.name, dataset=settings.dataset, config=settings.to_dict(), **content)
+
+
+def _finish_upscaler(report: UpscalingReport, seed: int, run: Path, write: Callable[..., Path]) -> None:
+    """Figures of the result are those of photographs held out; test sets are for `score_upscaler`."""
+    path = write(
+        figures=report.figures(),
+        seeds=[seed],
+        seconds=sum(sum(record["seconds"].values()) for record in report.history),
+        measured_by="; ".join(code_versions(run)),
+    )
+    ours, plain = report.validation, report.bicubic
+    if ours is not None and plain is not None:
+        print(f"held out: PSNR {ours.psnr:.2f} (bicubic {plain.psnr:.2f}), SSIM {ours.ssim:.4f} (bicubic {plain.ssim:.4f})")
+    print(f"written to {path}; the model is {run / MODEL}")
+
+
+def _finish_classifier(reports: list[SeedReport], seconds: float, measured_by: str | None, write: Callable[..., Path]) -> None:
+    errors = [report.test_error for report in reports if report.test_error is not None]
+    mean, deviation = statistics.mean(errors), statistics.stdev(errors) if len(errors) > 1 else None
+    path = write(
+        figures={
+            "test_error": round(mean, 3),
+            "deviation": None if deviation is None else round(deviation, 3),
+            "runs": [asdict(report) for report in reports],
+        },
+        seeds=[report.seed for report in reports],
+        seconds=seconds,
+        measured_by=measured_by,
+    )
+    spread = "" if deviation is None else f" ± {deviation:.2f}"
+    print(f"mean {mean:10.2f} %{spread}   written to {path}")
+
+
+def _print_seeds(reports: list[SeedReport]) -> None:
+    print("seed   test error   training   validation   lambda   epochs")
+    for report in reports:
+        print(f"{report.seed:4d} {_percent(report.test_error, 10)} {_percent(report.train_error, 8)} ", end="")
+        best, epochs = report.lambda_exponent, "" if report.epochs is None else report.epochs
+        print(f"{_percent(report.validation_errors.get(best), 10)}   2^{best}/n {epochs:>6}")
+
+
+def _percent(value: float | None, width: int) -> str:
+    return f"{'-':>{width}}  " if value is None else f"{value:{width}.2f} %"
+
+
+def _say_nothing(*_: object, **__: object) -> None:
+    """In all processes but the first."""

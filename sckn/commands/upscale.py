@@ -1,0 +1,61 @@
+"""`sckn upscale`."""
+
+import sys
+from typing import Annotated
+
+import tyro
+from tqdm import tqdm
+
+from sckn.checkpoint import load_upscaler
+from sckn.commands.endings import fail
+from sckn.commands.options import Device, chosen_device, model_file
+from sckn.data.folder import printable
+from sckn.settings import real_number
+from sckn.shipped import upscaler_name
+from sckn.superres.upscale_files import plan, upscale_files
+
+__all__ = ["upscale"]
+
+
+def upscale(
+    photos: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="PHOTO...")],
+    output: Annotated[str, tyro.conf.arg(aliases=["-o"], metavar="OUT")],
+    scale: float | None = None,
+    model: str | None = None,
+    fast: bool = False,
+    tile: int | None = None,
+    memory: float = 0.5,
+    device: Device = "auto",
+) -> None:
+    """Make photographs larger.
+
+    Example: sckn upscale photo.jpg -o large.png --scale 3
+
+    Args:
+        photos: Image files, folders with such, or patterns like "*.jpg".
+        output: File for a single photo, or folder.
+        scale: Any number above 1; by default that of the model, or 2.
+        model: File, run folder, or name, if not the one for the scale.
+        fast: Take the fast model for the scale.
+        tile: Most pixels along a side of what is done at a time.
+        memory: GiB that work on one tile may take.
+        device: Where to compute; auto takes a GPU if there is one.
+    """
+    if fast and model is not None:
+        raise ValueError("--fast chooses among the models of sckn; give it or --model, not both")
+    jobs = plan(photos, output)
+    factor = None if scale is None else real_number("scale", scale, above=1)
+    source = upscaler_name(factor or 2, fast=fast) if model is None else model_file(model)
+    upscaler = load_upscaler(source, chosen_device(device))
+    problems = 0
+    for outcome in upscale_files(upscaler, jobs, factor, memory_gib=memory, tile=tile):
+        for sentence in (*outcome.notes, *([outcome.problem] if outcome.problem else [])):
+            tqdm.write(f"sckn: {printable(sentence)}", file=sys.stderr)
+        problems += outcome.size is None
+        if outcome.size is not None:
+            tqdm.write(f"{printable(str(outcome.target))}: {outcome.size[0]} x {outcome.size[1]} pixels")
+    if problems and len(jobs) > 1:
+        sys.stdout.flush()  # what was made comes before what was not
+        fail(f"{problems} of {len(jobs)} photos could not be made larger")
+    if problems:
+        sys.exit(1)

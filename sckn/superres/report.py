@@ -1,0 +1,90 @@
+"""The report of a training of an upscaler, for people.
+
+It is made from the files of the run folder; only details of photographs, side by side, come from those held out, and are kept
+as pictures in the run folder. Figures on test sets are there once experiments/score_superres.py has found them.
+"""
+
+from collections.abc import Mapping
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sckn.checkpoint import UNREADABLE, load_upscaler
+from sckn.superres.scores import SCORE_COLUMNS, SCORES, score_rows
+from sckn.superres.side_by_side import SIDE_BY_SIDE, details
+from sckn.training.report_parts import (
+    first_filters,
+    keep_picture,
+    learning_curves,
+    picture,
+    read_config,
+    table,
+    write_page,
+)
+from sckn.training.runs import FIGURES, MODEL, RunFolder, read_json
+
+__all__ = ["write_upscaling_report"]
+
+CROPS = "crops"
+
+
+def write_upscaling_report(run: Path, photos: Mapping[str, Tensor] | None = None, device: torch.device | str = "cpu") -> Path:
+    """Write RUN/report.html from what the run folder holds; what is not there yet is left out.
+
+    With photographs, luminance (H, W) in bytes, the details that it shows are cut out anew.
+    """
+    run = Path(run)
+    config = read_config(run)
+    parts = [*_held_out(run), *_test_sets(run, config), *learning_curves({"the training": run})]
+    if (run / MODEL).is_file():
+        upscaler = load_upscaler(run / MODEL, device)
+        for name, content in (details(upscaler, photos) if photos else {}).items():
+            keep_picture(run / CROPS / f"{Path(name).with_suffix('').as_posix().replace('/', '-')}.png", content)
+        parts += [*_details(run), *first_filters(upscaler.model.network)]
+    return write_page(run, config, parts)
+
+
+def _held_out(run: Path) -> list[str]:
+    path = run / FIGURES
+    if not path.is_file():
+        return ["<p>The training has not come to its end yet.</p>"]
+    try:
+        return _figures(read_json(path), RunFolder(run, {}).history())
+    except UNREADABLE as error:
+        raise ValueError(f"{path} cannot be read ({error}); remove it, and go on with sckn train --resume") from None
+
+
+def _figures(figures: dict[str, Any], history: list[dict[str, Any]]) -> list[str]:
+    minutes = sum(sum(record["seconds"].values()) for record in history) / 60
+    done = f"<p>{figures['last_epoch']['epoch']} epoch(s) on {figures['photos']} photographs, {minutes:.1f} minutes.</p>"
+    qualities = {"the model": figures["validation"], "bicubic interpolation": figures["bicubic"]}
+    rows = [[name, _decimals(found["psnr"], 2), _decimals(found["ssim"], 4)] for name, found in qualities.items() if found]
+    shown = [table(["", "PSNR", "SSIM"], rows)] if rows else ["<p class=hint>No photographs were held out.</p>"]
+    return ["<h2>Photographs held out</h2>", done, *shown]
+
+
+def _test_sets(run: Path, config: Mapping[str, Any]) -> list[str]:
+    path = run / SCORES
+    if not path.is_file():
+        return []
+    try:
+        scores = read_json(path)
+        twice = ["<h2>Test sets, x3</h2>", table(SCORE_COLUMNS, score_rows(scores["x3"]))] if "x3" in scores else []
+        return [f"<h2>Test sets, x{escape(str(config['scale']))}</h2>", table(SCORE_COLUMNS, score_rows(scores)), *twice]
+    except UNREADABLE as error:
+        raise ValueError(f"{path} cannot be read ({error}); write it again with experiments/score_superres.py") from None
+
+
+def _details(run: Path) -> list[str]:
+    pictures = sorted((run / CROPS).glob("[!.]*.png"))
+    if not pictures:
+        return []
+    parts = [f"<h2>Details</h2><p>Side by side: {SIDE_BY_SIDE}.</p>"]
+    return [*parts, *(picture(path.read_bytes(), path.stem) for path in pictures)]
+
+
+def _decimals(value: float | None, count: int) -> str:
+    return "-" if value is None else f"{value:.{count}f}"
