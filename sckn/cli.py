@@ -18,20 +18,20 @@ import tyro
 from tqdm import tqdm
 
 import sckn
-from sckn.checkpoint import as_classifier, load, load_classifier, load_upscaler
+from sckn.checkpoint import CheckpointError, as_classifier, load, load_classifier, load_upscaler
 from sckn.classification import STANDARD_INPUT, classify_files
+from sckn.commands.export import export
 from sckn.confusion import draw_confusion, evaluation_text
 from sckn.data.catalog import OFFICIAL, DatasetName, Inventory, megabytes, take_inventory
 from sckn.data.download import download as fetch
 from sckn.data.folder import printable
 from sckn.demo import run_demo
 from sckn.evaluation import evaluate as evaluated
-from sckn.export.command import export
 from sckn.files import remove_leftovers
 from sckn.processes import joined_processes, own_device
 from sckn.results import write_result
 from sckn.settings import real_number
-from sckn.shipped import upscaler_name
+from sckn.shipped import SHIPPED, find_shipped, upscaler_name
 from sckn.superres.commands import train_upscaler
 from sckn.superres.evaluation import evaluate_upscaling
 from sckn.superres.experiment import UpscalingExperiment, is_upscaling_experiment
@@ -40,7 +40,7 @@ from sckn.superres.upscaler import Upscaler
 from sckn.tables import TABLES, TableFormat, render_table
 from sckn.training.experiment import Experiment, read_dataset
 from sckn.training.report import write_report
-from sckn.training.runs import code_versions, model_file, read_json
+from sckn.training.runs import code_versions, find_model, read_json
 from sckn.training.with_labels import run_with_labels
 from sckn.training.without_labels import run_without_labels
 
@@ -237,7 +237,7 @@ def evaluate(
     """
     if picture is not None and picture.suffix.lower() != ".png":
         raise ValueError(f"{picture} must be a PNG file; give a name that ends in .png")
-    loaded = load(model_file(model), _device(device))
+    loaded = load(_model_file(model), _device(device))
     if isinstance(loaded, Upscaler):
         _refuse(f"{model} is an upscaler and knows no classes", dataset=dataset, picture=picture, batch_size=batch_size)
         _evaluate_upscaler(loaded, model, data, scale, json)
@@ -299,7 +299,7 @@ def classify(
         raise ValueError("there are no images to classify; give files, folders, or - for standard input")
     if images.count(STANDARD_INPUT) > 1:
         raise ValueError("there is one image on standard input; give - once")
-    classifier = load_classifier(model_file(model), _device(device))
+    classifier = load_classifier(_model_file(model), _device(device))
     answers, count, problems = [], 0, 0
     for answer in classify_files(classifier, images, sys.stdin.buffer, top=top):
         count += 1
@@ -345,7 +345,7 @@ def upscale(
         raise ValueError("--fast chooses among the models of sckn; give it or --model, not both")
     jobs = plan(photos, output)
     factor = None if scale is None else real_number("scale", scale, above=1)
-    source = upscaler_name(factor or 2, fast=fast) if model is None else model_file(model)
+    source = upscaler_name(factor or 2, fast=fast) if model is None else _model_file(model)
     upscaler = load_upscaler(source, _device(device))
     problems = 0
     for outcome in upscale_files(upscaler, jobs, factor, memory_gib=memory, tile=tile):
@@ -401,6 +401,20 @@ def report(
         config = read_json(run / "config.json")
         train, _ = read_dataset(config.get("dataset", ""), data, config)
     print(write_report(run, train, _device(device)))
+
+
+def _model_file(source: str) -> str | Path:
+    """Of a file, name, or run folder; a folder of a name that sckn knows may be one of data, and is passed over."""
+    path = Path(source)
+    if not path.is_dir() or source in SHIPPED or find_shipped(source):
+        return source
+    found = find_model(path)
+    if found is None:
+        raise CheckpointError(
+            f"{source} holds no finished training; expected the run folder of a training with labels, "
+            "which sckn train --resume brings to its end"
+        )
+    return found
 
 
 def _print_json(content: object) -> None:

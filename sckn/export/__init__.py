@@ -1,1 +1,1 @@
-"""Trained models as ONNX files, which run without Python and PyTorch; the commands' own module is `command`."""
+"""Trained models as ONNX files, which run without Python and PyTorch."""

@@ -29,7 +29,6 @@ from sckn.files import append_line, remove_leftovers, written_whole
 from sckn.model import KernelModel
 from sckn.plotting import MissingPackageError
 from sckn.results import code_version, machine
-from sckn.shipped import SHIPPED, find_shipped
 from sckn.superres.upscaler import Upscaler
 from sckn.training.curves import draw_curves
 from sckn.training.state import EpochRecord, TrainingState
@@ -42,7 +41,6 @@ __all__ = [
     "code_versions",
     "find_classifier",
     "find_model",
-    "model_file",
     "read_json",
     "write_json",
 ]
@@ -264,21 +262,6 @@ def find_model(folder: Path) -> Path | None:
     """The classifier of an experiment in its run folder, or else what one training left: an upscaler, perhaps."""
     single = folder / MODEL
     return find_classifier(folder) or (single if single.is_file() else None)
-
-
-def model_file(source: str) -> str | Path:
-    """What `sckn.load` takes, for a file, a name, or a run folder; a folder of a name that sckn knows may be one of data, and
-    is passed over."""
-    path = Path(source)
-    if not path.is_dir() or source in SHIPPED or find_shipped(source):
-        return source
-    found = find_model(path)
-    if found is None:
-        raise CheckpointError(
-            f"{source} holds no finished training; expected the run folder of a training with labels, "
-            "which sckn train --resume brings to its end"
-        )
-    return found
 
 
 @contextmanager

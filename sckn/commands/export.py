@@ -1,4 +1,4 @@
-"""`sckn export`, a command like those of `sckn.cli`."""
+"""`sckn export`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,9 +7,9 @@ import tyro
 
 from sckn.checkpoint import load
 from sckn.classifier import ImageClassifier
+from sckn.commands.options import model_file
 from sckn.data.catalog import megabytes
 from sckn.export.onnx_file import checked_target, export_onnx
-from sckn.training.runs import model_file
 
 __all__ = ["export"]
 
