@@ -4,7 +4,7 @@ VENV := .venv
 READY := $(VENV)/.ready
 RUN := $(VENV)/bin
 
-.PHONY: demo test test-all lint clean
+.PHONY: demo test test-all lint docs clean
 
 demo: $(READY)
 	$(RUN)/sckn demo
@@ -14,6 +14,10 @@ test: lint
 
 test-all: lint
 	OMP_NUM_THREADS=1 $(RUN)/pytest -n 2 -m "not gpu"
+
+docs: $(READY)
+	$(RUN)/python -m sphinx -b html -W --keep-going -q docs docs/_build
+	@echo docs/_build/index.html
 
 lint: $(READY)
 	$(RUN)/ruff check .

@@ -4,6 +4,7 @@ from sckn import kernels
 from sckn.checkpoint import CheckpointError, load, save
 from sckn.classifier import ImageClassifier
 from sckn.estimators import CKNClassifier, CKNRegressor, CKNTransformer
+from sckn.export.onnx_file import export_onnx
 from sckn.gram import ImageKernel, exact_kernel_matrix, exact_layer_kernel, kernel_matrix
 from sckn.images import local_whitening
 from sckn.layer import KernelLayer, LayerConfig
@@ -42,6 +43,7 @@ __all__ = [
     "encoded_batches",
     "exact_kernel_matrix",
     "exact_layer_kernel",
+    "export_onnx",
     "fit_unsupervised",
     "kernel_matrix",
     "kernels",

@@ -11,6 +11,7 @@ from sckn.commands.data import data
 from sckn.commands.demo import demo
 from sckn.commands.endings import one_sentence
 from sckn.commands.evaluate import evaluate
+from sckn.commands.export import export
 from sckn.commands.report import report
 from sckn.commands.tables import tables
 from sckn.commands.train import train
@@ -28,6 +29,7 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     evaluate,
     classify,
     upscale,
+    export,
     tables,
 )
 

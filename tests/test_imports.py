@@ -36,7 +36,7 @@ LAYERS = (
     ("network",),
     ("model",),
     ("classifier", "superres.upscaler"),
-    ("gram", "checkpoint", "training.unsupervised", "evaluation", "classification"),
+    ("gram", "checkpoint", "training.unsupervised", "evaluation", "classification", "export"),
     ("confusion",),
     ("training",),
     ("superres",),

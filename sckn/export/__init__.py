@@ -1,0 +1,1 @@
+"""Trained models as ONNX files, which run without Python and PyTorch."""
