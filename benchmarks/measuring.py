@@ -9,7 +9,7 @@ import statistics
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any
 
 import torch
@@ -28,7 +28,8 @@ Row = dict[str, Any]
 def in_turns(works: Mapping[str, Callable[[], object]], device: torch.device, repeats: int, first: int = 1) -> dict[str, float]:
     """The median milliseconds of each piece of work over `repeats`, after `first` runs that do not count.
 
-    They take turns, A, B, A, B, ..., so that whatever else the machine does slows all of them alike.
+    They take turns, A, B, A, B, ..., so that whatever else the machine does slows all of them alike. With a single thread the
+    time is that of the process, in which what others do hardly shows.
     """
     times: dict[str, list[float]] = {name: [] for name in works}
     for turn in range(first + repeats):
@@ -41,9 +42,10 @@ def in_turns(works: Mapping[str, Callable[[], object]], device: torch.device, re
 
 def _milliseconds(work: Callable[[], object], device: torch.device) -> float:
     if device.type != "cuda":
-        started = perf_counter()
+        clock = process_time if torch.get_num_threads() == 1 else perf_counter
+        started = clock()
         work()
-        return 1000 * (perf_counter() - started)
+        return 1000 * (clock() - started)
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     torch.cuda.synchronize()  # nothing of the work before is left
     begin.record()

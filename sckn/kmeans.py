@@ -15,7 +15,7 @@ from sckn.processes import ALONE, Processes
 
 __all__ = ["KMeans", "spherical_kmeans"]
 
-ROWS = 256  # that one core compares with all centroids at a time
+ROWS = 1024  # that one core compares with all centroids at a time
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,10 @@ def _cluster_sums(vectors: Tensor, clusters: Tensor, count: int, chunk: int) -> 
     """
     sums = torch.zeros(count, vectors.shape[1], dtype=vectors.dtype, device=vectors.device)
     if vectors.device.type == "cpu":
-        return sums.index_add_(0, clusters, vectors)
+        # a few at a time, as it sorts them: all at once would leave the cache
+        for rows, of_rows in zip(vectors.split(ROWS), clusters.split(ROWS), strict=True):
+            sums.index_add_(0, of_rows, rows)
+        return sums
     for start in range(0, len(vectors), chunk):
         part = slice(start, start + chunk)
         order = torch.argsort(clusters[part], stable=True)
