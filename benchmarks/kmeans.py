@@ -1,80 +1,126 @@
-"""Spherical k-means at the size of the widest layer: seconds and peak memory, written to results/.
+"""Spherical k-means beside scikit-learn's Lloyd and, where it is installed, faiss: same start, same number of iterations.
 
-python benchmarks/kmeans.py                                    10^6 patches of dimension 9,216, 16,384 centroids
+python benchmarks/kmeans.py                                    # on a GPU also the widest layer: 10^6 patches, 16,384 centroids
 python benchmarks/kmeans.py --patches 10000 --dimension 27 --centroids 64
 """
 
-import argparse
+import importlib
 import resource
-import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
+import tyro
+from measuring import DEVICE, RESULTS, Report, in_turns
+from sklearn.cluster import KMeans
+from sklearn.exceptions import ConvergenceWarning
+from threadpoolctl import threadpool_limits
+from torch import Tensor
 
 from sckn.kmeans import spherical_kmeans
-from sckn.results import write_result
+from sckn.precision import Precision, precision
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--patches", type=int, default=1_000_000)
-    parser.add_argument("--dimension", type=int, default=9216)
-    parser.add_argument("--centroids", type=int, default=16384)
-    parser.add_argument("--iterations", type=int, default=10)
-    parser.add_argument("--precision", choices=["tf32", "ieee"], default="tf32", help="of products on a GPU")
-    parser.add_argument("--results", type=Path, default=Path("results"))
-    settings = parser.parse_args()
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    torch.backends.cuda.matmul.fp32_precision = settings.precision
+@dataclass(frozen=True)
+class Size:
+    """How many patches of which dimension become how many centroids."""
 
-    # Patches around random directions, as those of images are around a few; drawn in pieces to spare memory.
+    patches: int = 100_000
+    dimension: int = 27
+    centroids: int = 64
+
+    @property
+    def work(self) -> int:
+        return self.patches * self.dimension * self.centroids
+
+
+TINY, WIDEST = Size(300, 5, 4), Size(1_000_000, 9216, 16384)
+MOST_WORK_ON_PROCESSORS = 10**11  # multiply-adds of an iteration
+
+
+def random_patches(size: Size, device: torch.device) -> Tensor:
+    """Unit vectors around random directions, as patches of images are around a few; drawn in pieces to spare memory."""
     draws = torch.Generator(device).manual_seed(0)
-    centres = torch.randn(settings.centroids, settings.dimension, generator=draws, device=device)
-    patches = torch.empty(settings.patches, settings.dimension, device=device)
+    centres = torch.randn(size.centroids, size.dimension, generator=draws, device=device)
+    patches = torch.empty(size.patches, size.dimension, device=device)
     for piece in patches.split(65536):
-        chosen = torch.randint(settings.centroids, (len(piece),), generator=draws, device=device)
+        chosen = torch.randint(size.centroids, (len(piece),), generator=draws, device=device)
         torch.randn(piece.shape, generator=draws, device=device, out=piece)
         piece += centres[chosen]
         piece /= torch.linalg.vector_norm(piece, dim=1, keepdim=True)
-    del centres
+    return patches
 
-    def run() -> tuple[float, torch.Tensor, list[float]]:
-        started = time.perf_counter()
-        found = spherical_kmeans(
-            patches, settings.centroids, iterations=settings.iterations, generator=torch.Generator().manual_seed(0)
-        )
-        return time.perf_counter() - started, found.centroids, found.cosines  # the cosines are on the host: all is done
 
-    seconds, centroids, cosines = run()
-    seconds_again, centroids_again, _ = run()
-    on_host = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    gib = torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else on_host
-    figures = {
-        "kmeans_seconds": round(seconds, 3),
-        "kmeans_seconds_again": round(seconds_again, 3),
-        "seconds_per_iteration": round(seconds_again / (len(cosines) - 1), 3),
-        "peak_gib": round(gib, 2),
-        "patches_gib": round(patches.numel() * patches.element_size() / 2**30, 2),
-        "mean_cosine": [round(cosine, 6) for cosine in cosines],
-        "same_twice": bool(torch.equal(centroids, centroids_again)),
-    }
-    config = {key: value for key, value in vars(settings).items() if key != "results"}
-    size = f"{settings.patches}-{settings.dimension}-{settings.centroids}"
-    options = " ".join(f"--{key} {value}" for key, value in config.items())
-    path = write_result(
-        settings.results,
-        name=f"kmeans-{size}",
-        dataset="synthetic",
-        figures=figures,
-        config=config,
-        seeds=[0],
-        seconds=seconds + seconds_again,
-        command=f"python benchmarks/kmeans.py {options}",
-    )
-    for name, value in figures.items():
-        print(f"{name:24} {value}")
-    print(f"written to {path}")
+def by_scikit_learn(patches: np.ndarray, initial: np.ndarray, iterations: int) -> None:
+    with threadpool_limits(torch.get_num_threads()), warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # after so few iterations
+        settings: dict[str, Any] = {"init": initial, "n_init": 1, "max_iter": iterations, "tol": 0, "algorithm": "lloyd"}
+        KMeans(len(initial), **settings).fit(patches)
+
+
+def by_faiss(faiss: Any, patches: np.ndarray, initial: np.ndarray, iterations: int) -> None:
+    faiss.omp_set_num_threads(torch.get_num_threads())
+    most = len(patches) // len(initial) + 1  # it would take a sample of larger data
+    model = faiss.Kmeans(patches.shape[1], len(initial), niter=iterations, spherical=True, max_points_per_centroid=most)
+    model.train(patches, init_centroids=initial)
+
+
+def measure(report: Report, size: Size, iterations: int, repeats: int, name: Precision) -> None:
+    patches = random_patches(size, report.device)
+    initial = patches[: size.centroids].clone()
+    draws = torch.Generator()
+
+    def ours() -> list[float]:
+        return spherical_kmeans(patches, size.centroids, iterations=iterations, generator=draws, initial=initial).cosines
+
+    works: dict[str, Callable[[], object]] = {"ms": ours}
+    if size.work <= MOST_WORK_ON_PROCESSORS:
+        on_host, start = patches.cpu().numpy(), initial.cpu().numpy()
+        works["sklearn_ms"] = lambda: by_scikit_learn(on_host, start, iterations)
+        try:
+            faiss = importlib.import_module("faiss")
+            works["faiss_ms"] = lambda: by_faiss(faiss, on_host, start, iterations)
+        except ImportError:
+            pass
+    if report.device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    with precision(name, report.device):
+        times = in_turns(works, report.device, repeats)
+        cosines = ours()
+    figures: dict[str, Any] = dict(times)
+    figures |= {other.replace("_ms", "_ratio"): times["ms"] / times[other] for other in times if other != "ms"}
+    host = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    figures["peak_gib"] = torch.cuda.max_memory_allocated() / 2**30 if report.device.type == "cuda" else host
+    figures |= {"patches_gib": patches.nbytes / 2**30, "first_cosine": cosines[0], "last_cosine": cosines[-1]}
+    report.add("kmeans", {**vars(size), "iterations": iterations, "precision": name}, figures)
+
+
+def main(
+    patches: int | None = None,
+    dimension: int | None = None,
+    centroids: int | None = None,
+    iterations: int = 10,
+    repeats: int = 5,
+    precision: Precision = "high",
+    device: str = DEVICE,
+    tiny: bool = False,
+    results: Path | None = RESULTS,
+) -> None:
+    """Measure, write rows of results/speed.json, print a table. On a GPU memory is that of the GPU."""
+    report = Report(__file__, device, results)
+    given = {"patches": patches, "dimension": dimension, "centroids": centroids}
+    asked = {name: value for name, value in given.items() if value is not None}
+    sizes = [TINY] if tiny else [Size(**asked)] if asked else [Size()]
+    if not tiny and not asked and report.device.type == "cuda":
+        sizes.append(WIDEST)
+    for size in sizes:
+        measure(report, size, iterations, 1 if tiny or size is WIDEST else repeats, precision)
+    report.finish()
 
 
 if __name__ == "__main__":
-    main()
+    tyro.cli(main, description=__doc__)

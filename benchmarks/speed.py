@@ -1,70 +1,55 @@
 """What a kernel network costs beside a plain network with the same convolutions: steps, encoding, inverse roots, epochs.
 
 The plain one has convolution, ReLU, average pooling to the same sizes and a 1 x 1 convolution in each layer, the same loss, SGD
-with momentum, the order of memory and on a GPU the CUDA graph of ours. Times of one call compare; those of two may not.
+with momentum, the order of memory and on a GPU the CUDA graph of ours.
 
-    python benchmarks/speed.py            # all that fits the machine, written to results/speed.json
+    python benchmarks/speed.py            # all that fits the machine, merged into results/speed.json
     python benchmarks/speed.py --only encoding roots --filters 32 --batches 16
 """
 
-import statistics
+import itertools
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from time import perf_counter
 from typing import Any, Literal
 
 import torch
 import tyro
-from torch import Tensor, nn
-from torch.nn import functional as F
+from measuring import DEVICE, RESULTS, Report, in_turns
+from networks import PAPER, SIDE, paper_network, plain_network, random_samples
+from torch import Tensor
 
 from sckn.inverse_root import InverseRoot
 from sckn.losses import SquaredHinge
-from sckn.network import CKN, NetworkConfig
+from sckn.network import CKN
 from sckn.precision import Precision, precision
-from sckn.results import write_result
-from sckn.training.experiment import Experiment
 from sckn.training.filter_step import FilterStep
 from sckn.training.samples import Samples
 
-EXPERIMENT = Experiment.from_toml(Path(__file__).parents[1] / "experiments" / "cifar10-128.toml")
-CLASSES, SIDE = 10, 32
 NAMES: dict[Precision, str] = {"highest": "fp32", "high": "TF32", "medium": "bf16"}
+METHODS: tuple[InverseRoot, ...] = ("eigh", "newton_schulz", "moving_frame")
 
 Part = Literal["step", "encoding", "roots", "epoch"]
 Row = dict[str, Any]
 
 
-def network_config(filters: int, inverse_root: InverseRoot | None = None) -> NetworkConfig:
-    layers = [replace(layer, filters=filters) for layer in EXPERIMENT.network.layers]
-    if inverse_root is not None:
-        layers = [replace(layer, inverse_root=inverse_root) for layer in layers]
-    return NetworkConfig(3, tuple(layers))
+@dataclass(frozen=True)
+class Sizes:
+    """What is measured unless the command says otherwise."""
+
+    filters: tuple[int, ...]
+    batches: tuple[int, ...]
+    precisions: tuple[Precision, ...]
+    images: int  # of an epoch
+    repeats: int
 
 
-class PlainNetwork(nn.Module):
-    """The plain counterpart of a kernel network."""
-
-    def __init__(self, config: NetworkConfig) -> None:
-        super().__init__()
-        channels, side, layers = config.in_channels, SIDE, []
-        for layer in config.layers:
-            pooled = layer.output_size(side, side)[0]
-            layers += [nn.Conv2d(channels, layer.filters, layer.patch, padding=layer.patch // 2, bias=False), nn.ReLU()]
-            layers += [nn.AdaptiveAvgPool2d(pooled)] if pooled != side else []
-            layers += [nn.Conv2d(layer.filters, layer.filters, 1, bias=False)]
-            channels, side = layer.filters, pooled
-        self.layers, self.head = nn.Sequential(*layers), nn.Linear(channels * side * side, CLASSES)
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.head(self.layers(images.contiguous(memory_format=torch.channels_last)).flatten(1))
-
-
-def plain_network(config: NetworkConfig, device: torch.device) -> PlainNetwork:
-    """With its weights in channels-last order, too."""
-    network: Any = PlainNetwork(config).to(device)
-    return network.to(memory_format=torch.channels_last)
+SIZES = {
+    "cuda": Sizes((128, 512), (128, 512), ("highest", "high", "medium"), 50_000, 20),
+    "cpu": Sizes((64, 128, 512), (32,), ("highest",), 128, 3),
+    "tiny": Sizes((8,), (4,), ("highest",), 8, 1),
+}
 
 
 class FrozenRoots(CKN):
@@ -79,17 +64,9 @@ class FrozenRoots(CKN):
         return self.roots
 
 
-def random_samples(count: int, device: torch.device) -> Samples:
-    generator = torch.Generator().manual_seed(0)
-    images = torch.randn(count, 3, SIDE, SIDE, generator=generator)
-    labels = torch.randint(0, CLASSES, (count,), generator=generator)
-    targets = 2.0 * F.one_hot(labels, CLASSES) - 1
-    return Samples(images.to(device), targets.to(device))
-
-
 def trained(network: CKN, samples: Samples, batch: int, name: Precision) -> FilterStep:
-    assert EXPERIMENT.recipe is not None
-    recipe = replace(EXPERIMENT.recipe, batch_size=batch, precision=name, epochs=100, active_set=False)
+    assert PAPER.recipe is not None
+    recipe = replace(PAPER.recipe, batch_size=batch, precision=name, epochs=100, active_set=False)
     width = network.config.layers[-1].filters * network.config.output_size(SIDE, SIDE)[0] ** 2
     step = FilterStep(network, samples, recipe, width=width, regularization=1e-4, seed=0)
     network.train()
@@ -103,19 +80,20 @@ def kernel_step(filters: int, batch: int, name: Precision, device: torch.device,
     """One step of training as `train_supervised` makes it."""
     torch.manual_seed(0)
     samples = random_samples(2 * batch, device)
-    step = trained(kind(network_config(filters)).to(device), samples, batch, name)
+    step = trained(kind(paper_network(filters)).to(device), samples, batch, name)
     index = torch.arange(batch, device=device)
     for base, rate in step._rates:
         rate.fill_(base / 100)  # nothing is to be learned
     return lambda: step._batch_step(index, None, batch)
 
 
-def plain_step(filters: int, batch: int, name: Precision, device: torch.device) -> Callable[[], None]:
+def plain_step(filters: int, batch: int, samples: Samples, index: Tensor) -> Callable[[], None]:
+    """One step of the plain network with the samples `index`, which may change from step to step."""
     torch.manual_seed(0)
-    network = plain_network(network_config(filters), device)
-    samples, loss = random_samples(2 * batch, device), SquaredHinge()
+    device = index.device
+    network = plain_network(paper_network(filters), device)
+    loss = SquaredHinge()
     optimizer = torch.optim.SGD(network.parameters(), lr=1e-4, momentum=0.9, foreach=True)
-    index = torch.arange(batch, device=device)
 
     def step() -> None:
         optimizer.zero_grad(set_to_none=True)
@@ -141,116 +119,98 @@ def recorded(step: Callable[[], None]) -> Callable[[], None]:
     return graph.replay
 
 
-def milliseconds(work: Callable[[], object], device: torch.device, repeats: int) -> float:
-    """The median over `repeats`, after three that do not count."""
-    times = []
-    for number in range(repeats + 3):
-        if device.type == "cuda":
-            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            begin.record()
-            work()
-            end.record()
-            end.synchronize()
-            time = begin.elapsed_time(end)
-        else:
-            started = perf_counter()
-            work()
-            time = 1000 * (perf_counter() - started)
-        if number >= 3:
-            times.append(time)
-    return statistics.median(times)
-
-
 def steps(filters: int, batch: int, name: Precision, device: torch.device, repeats: int) -> Row:
     """A training step: ours, ours with frozen roots, and the plain network's."""
     with precision(name, device):
-        ours = milliseconds(kernel_step(filters, batch, name, device), device, repeats)
-        frozen = milliseconds(kernel_step(filters, batch, name, device, FrozenRoots), device, repeats)
-        plain = milliseconds(plain_step(filters, batch, name, device), device, repeats)
-    return {"ms": ours, "frozen_ms": frozen, "plain_ms": plain, "ratio": ours / plain, "frozen_part": frozen / ours}
+        works = {
+            "ms": kernel_step(filters, batch, name, device),
+            "frozen_ms": kernel_step(filters, batch, name, device, FrozenRoots),
+            "plain_ms": plain_step(filters, batch, random_samples(2 * batch, device), torch.arange(batch, device=device)),
+        }
+        times = in_turns(works, device, repeats, first=3 if device.type == "cuda" else 1)
+    return {**times, "ratio": times["ms"] / times["plain_ms"], "frozen_part": times["frozen_ms"] / times["ms"]}
 
 
 def encoding(filters: int, batch: int, name: Precision, device: torch.device, repeats: int) -> Row:
     """The features of a batch, roots known."""
     torch.manual_seed(0)
-    config = network_config(filters)
+    config = paper_network(filters)
     ours, plain = CKN(config).to(device).eval(), plain_network(config, device).eval()
     images = random_samples(batch, device).images
     with torch.no_grad(), precision(name, device):
-        ours_ms = milliseconds(lambda: ours(images), device, repeats)
-        plain_ms = milliseconds(lambda: plain.layers(images.contiguous(memory_format=torch.channels_last)), device, repeats)
-    return {"ms": ours_ms, "plain_ms": plain_ms, "ratio": ours_ms / plain_ms}
+        works = {"ms": lambda: ours(images), "plain_ms": lambda: plain.encode(images)}
+        times = in_turns(works, device, repeats, first=3 if device.type == "cuda" else 1)
+    return {**times, "ratio": times["ms"] / times["plain_ms"]}
 
 
-def roots(filters: int, method: InverseRoot, device: torch.device, repeats: int) -> Row:
-    """The p x p part alone, for all nine layers: kernel matrices, roots, and gradients back to the filters."""
+def roots(filters: int, device: torch.device, repeats: int) -> dict[InverseRoot, Row]:
+    """The p x p part alone, for all nine layers: kernel matrices, roots, and gradients back to the filters, by each method."""
     torch.manual_seed(0)
-    network = CKN(network_config(filters, method)).to(device).train()
     weights = torch.randn(filters, filters, device=device)
-    learned = list(network.parameters())
 
-    def forward_and_back() -> None:
+    def forward_and_back(network: CKN) -> None:
         total = torch.stack([(root * weights).sum() for root in network.inverse_roots()]).sum()
-        torch.autograd.grad(total, learned)
+        torch.autograd.grad(total, list(network.parameters()))
 
-    return {"ms": milliseconds(forward_and_back, device, repeats)}
+    networks = {method: CKN(paper_network(filters, method)).to(device).train() for method in METHODS}
+    times = in_turns({method: partial(forward_and_back, network) for method, network in networks.items()}, device, repeats)
+    return {method: {"ms": times[method], "to_eigh": times[method] / times["eigh"]} for method in METHODS}
 
 
 def epoch(filters: int, name: Precision, device: torch.device, images: int) -> Row:
-    """Filters and W together, as the recipe trains them."""
+    """Filters and W together, as the recipe trains them, and the plain network's steps with the same batches."""
     torch.manual_seed(0)
-    assert EXPERIMENT.recipe is not None
+    assert PAPER.recipe is not None
+    batch, numbers = min(PAPER.recipe.batch_size, images), itertools.count()
     with precision(name, device):
-        network, samples = CKN(network_config(filters)).to(device), random_samples(images, device)
-        step = trained(network, samples, EXPERIMENT.recipe.batch_size, name)
-        step.epoch(0, 1e-2)
-        step.active.flags.fill_(True)
-        started = perf_counter()
-        step.epoch(1, 1e-2)  # it returns a number, so it has waited for the device
-    return {"seconds": perf_counter() - started, "images": images}
+        network, samples = CKN(paper_network(filters)).to(device), random_samples(images, device)
+        step = trained(network, samples, batch, name)
+        index = torch.arange(batch, device=device)
+        plain = plain_step(filters, batch, samples, index)
+
+        def ours() -> None:
+            step.active.flags.fill_(True)
+            step.epoch(next(numbers), 1e-2)
+
+        def theirs() -> None:
+            for part in torch.randperm(images, device=device).split(batch):
+                index[: len(part)] = part
+                plain()
+
+        times = in_turns({"ms": ours, "plain_ms": theirs}, device, 1)
+    return {**times, "ratio": times["ms"] / times["plain_ms"], "images": images}
 
 
 def main(
     only: tuple[Part, ...] = ("step", "encoding", "roots", "epoch"),
-    filters: tuple[int, ...] = (128, 512),
-    batches: tuple[int, ...] = (128, 512),
-    precisions: tuple[Precision, ...] = ("highest", "high", "medium"),
-    images: int = 50_000,
-    repeats: int = 20,
-    device: str = "cuda" if torch.cuda.is_available() else "cpu",
-    results: Path | None = Path("results"),
+    filters: tuple[int, ...] | None = None,
+    batches: tuple[int, ...] | None = None,
+    precisions: tuple[Precision, ...] | None = None,
+    images: int | None = None,
+    repeats: int | None = None,
+    device: str = DEVICE,
+    tiny: bool = False,
+    results: Path | None = RESULTS,
 ) -> None:
-    """Measure, print a table, and write results/speed.json."""
-    place, started, rows = torch.device(device), perf_counter(), []
-
-    def add(part: Part, row: Row, **settings: Any) -> None:
-        rows.append({"part": part, **settings, **{name: round(value, 4) for name, value in row.items()}})
-        print(*(f"{name}={value}" for name, value in rows[-1].items()), flush=True)
-
-    for p in filters:
-        for name in precisions:
-            for batch in batches:
+    """Measure, write rows of results/speed.json, print a table."""
+    report = Report(__file__, device, results)
+    place = report.device
+    sizes = SIZES["tiny" if tiny else place.type]
+    repeats, images = repeats or sizes.repeats, images or sizes.images
+    for p in filters or sizes.filters:
+        for name in precisions or sizes.precisions:
+            for batch in batches or sizes.batches:
+                settings = {"filters": p, "batch": batch, "precision": NAMES[name]}
                 if "step" in only:
-                    add("step", steps(p, batch, name, place, repeats), filters=p, batch=batch, precision=NAMES[name])
+                    report.add("step", settings, steps(p, batch, name, place, repeats))
                 if "encoding" in only:
-                    add("encoding", encoding(p, batch, name, place, repeats), filters=p, batch=batch, precision=NAMES[name])
+                    report.add("encoding", settings, encoding(p, batch, name, place, repeats))
             if "epoch" in only:
-                add("epoch", epoch(p, name, place, images), filters=p, precision=NAMES[name])
+                report.add("epoch", {"filters": p, "precision": NAMES[name]}, epoch(p, name, place, images))
         if "roots" in only:
-            methods: tuple[InverseRoot, ...] = ("eigh", "newton_schulz", "moving_frame")
-            for method in methods:
-                add("roots", roots(p, method, place, repeats), filters=p, method=method)
-    if results is not None:
-        write_result(
-            results,
-            name="speed",
-            dataset="synthetic",
-            figures={"rows": rows},
-            config={"filters": filters, "batches": batches, "images": images, "repeats": repeats},
-            seeds=[0],
-            seconds=perf_counter() - started,
-            command="python benchmarks/speed.py",
-        )
+            for method, row in roots(p, place, repeats).items():
+                report.add("roots", {"filters": p, "method": method}, row)
+    report.finish()
 
 
 if __name__ == "__main__":

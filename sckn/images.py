@@ -15,7 +15,7 @@ CONSTANT_TOLERANCE = 1e-10
 
 
 @torch.no_grad()
-def local_whitening(images: Tensor, patch: int = 3, power: float = 0.25, batch_size: int = 2048) -> Tensor:
+def local_whitening(images: Tensor, patch: int = 3, power: float = 0.25, batch_size: int | None = None) -> Tensor:
     """Flatten the local spectrum of each image (n, c, H, W), after Paulin et al. (2015); needs no statistics of a data set.
 
     Of the patches of one image each loses its mean in every channel, then their common mean; with X the matrix left,
@@ -32,6 +32,8 @@ def local_whitening(images: Tensor, patch: int = 3, power: float = 0.25, batch_s
         return whitened
     if not bool(torch.isfinite(images).all()):
         raise ValueError("the images hold NaN or infinity; clean them first")
+    # on a processor, matrices of more images are larger than what its memory hands out quickly
+    batch_size = batch_size or (64 if images.device.type == "cpu" else 2048)
     for part, out in zip(images.split(batch_size), whitened.split(batch_size), strict=True):
         scale = 255 if part.dtype == torch.uint8 else 1
         out.copy_(_whiten(part.double() / scale, patch, power))

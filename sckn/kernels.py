@@ -36,8 +36,11 @@ class Kernel(ABC):
     def derivative(self, u: Tensor) -> Tensor:
         """kappa'(u)."""
 
-    def scaled(self, projected: Tensor, squares: Tensor, offset: float) -> Tensor:
-        """|x| kappa(<z, x> / (|x| + offset)) from <z, x> and |x|^2 of shapes that broadcast; 0 where x is 0."""
+    def scaled(self, projected: Tensor, squares: Tensor, offset: float, *, overwrite: bool = False) -> Tensor:
+        """|x| kappa(<z, x> / (|x| + offset)) from <z, x> and |x|^2 of shapes that broadcast; 0 where x is 0.
+
+        With `overwrite` the result may take the place of <z, x>, where nothing is to be differentiated.
+        """
         norms = root(squares)
         return norms * self(projected / torch.where(norms == 0, 1, norms + offset))
 
@@ -63,10 +66,14 @@ class Exponential(Kernel):
     def derivative(self, u: Tensor) -> Tensor:
         return self.alpha * self(u)
 
-    def scaled(self, projected: Tensor, squares: Tensor, offset: float) -> Tensor:
+    def scaled(self, projected: Tensor, squares: Tensor, offset: float, *, overwrite: bool = False) -> Tensor:
         """As `Kernel.scaled`, written exp(scale <z, x> + shift): two passes over the large map where the formula has five."""
         if exponential.applies(projected, squares):
             return exponential.exponential_map(projected, squares, self.alpha, offset)
+        if overwrite and projected.device.type == "cpu" and projected.dtype == squares.dtype and not torch.is_grad_enabled():
+            norms = squares.sqrt()
+            scale = (self.alpha / (norms + offset)).masked_fill_(norms == 0, 0)
+            return _exponential_of_line_(projected, scale, norms.log_() - self.alpha)  # exp(log 0) is 0
         norms = root(squares)
         absent = norms == 0
         length = torch.where(absent, 1, norms)
@@ -74,6 +81,21 @@ class Exponential(Kernel):
         shift = torch.where(absent, -torch.inf, length.log() - self.alpha)
         value: Tensor = _ExponentialOfLine.apply(projected, scale, shift)  # pyright: ignore[reportAssignmentType]
         return value
+
+
+# Numbers of a map that one operation goes over before the next does, so that a processor's cache still holds them.
+IN_CACHE = 2**17
+
+
+def _exponential_of_line_(u: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+    """exp(scale u + shift) in the place of u, as below: for a large map, fresh memory costs more than the exponentials."""
+    _, channels, height, width = u.shape
+    rows = max(1, IN_CACHE // (channels * width))
+    images = max(1, rows // height)
+    for of_images in zip(u.split(images), scale.split(images), shift.split(images), strict=True):
+        for part, slope, start in zip(*(maps.split(rows, dim=2) for maps in of_images), strict=True):
+            part.mul_(slope).add_(start).exp_()
+    return u
 
 
 class _ExponentialOfLine(torch.autograd.Function):
@@ -84,7 +106,8 @@ class _ExponentialOfLine(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, u: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-        value = torch.addcmul(shift, u, scale).exp_()
+        # PyTorch has no vector instructions for addcmul where two of the three are the same along a pixel
+        value = (u * scale).add_(shift).exp_() if u.device.type == "cpu" else torch.addcmul(shift, u, scale).exp_()
         ctx.save_for_backward(u, scale, value)
         return value
 

@@ -8,11 +8,14 @@ import math
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from sckn.processes import ALONE, Processes
 
 __all__ = ["KMeans", "spherical_kmeans"]
+
+ROWS = 1024  # that one core compares with all centroids at a time
 
 
 @dataclass(frozen=True)
@@ -103,8 +106,27 @@ def _assign(vectors: Tensor, centroids: Tensor, chunk: int) -> tuple[Tensor, Ten
     nearest = torch.empty(len(vectors), dtype=torch.long, device=vectors.device)
     for start in range(0, len(vectors), chunk):
         part = slice(start, start + chunk)
-        torch.max(vectors[part] @ centroids.T, dim=1, out=(cosine[part], nearest[part]))
+        if vectors.device.type == "cpu":
+            cosine[part], nearest[part] = _nearest_by_pooling(vectors[part], centroids)
+        else:
+            torch.max(vectors[part] @ centroids.T, dim=1, out=(cosine[part], nearest[part]))
     return cosine, nearest
+
+
+def _nearest_by_pooling(vectors: Tensor, centroids: Tensor) -> tuple[Tensor, Tensor]:
+    """The same as max pooling over the centroids, which PyTorch does for several rows at once where its `max` takes one number
+    after the other: three times faster on a processor."""
+    whole = len(vectors) // ROWS * ROWS
+    blocks = [vectors[:whole].unflatten(0, (-1, ROWS))] if whole else []
+    blocks += [vectors[None, whole:]] if whole < len(vectors) else []
+    cosine, nearest = [], []
+    for rows in blocks:  # (b, ROWS, d)
+        similarities = centroids @ rows.mT  # (b, k, ROWS)
+        maps = similarities.unsqueeze(2).permute(0, 3, 1, 2)  # (b, ROWS, k, 1) in channels-last order
+        values, indices = F.max_pool2d(maps, (len(centroids), 1), return_indices=True)
+        cosine.append(values.flatten())
+        nearest.append(indices.flatten())
+    return torch.cat(cosine), torch.cat(nearest)
 
 
 def _update(
@@ -130,7 +152,10 @@ def _cluster_sums(vectors: Tensor, clusters: Tensor, count: int, chunk: int) -> 
     """
     sums = torch.zeros(count, vectors.shape[1], dtype=vectors.dtype, device=vectors.device)
     if vectors.device.type == "cpu":
-        return sums.index_add_(0, clusters, vectors)
+        # a few at a time, as it sorts them: all at once would leave the cache
+        for rows, of_rows in zip(vectors.split(ROWS), clusters.split(ROWS), strict=True):
+            sums.index_add_(0, of_rows, rows)
+        return sums
     for start in range(0, len(vectors), chunk):
         part = slice(start, start + chunk)
         order = torch.argsort(clusters[part], stable=True)

@@ -193,7 +193,7 @@ class KernelLayer(nn.Module):
         seen = F.dropout(maps, config.dropout) if self.training and config.dropout else maps
         padded, margin = maps_and_margin(seen, config.patch, config.padding)
         projected = F.conv2d(padded, Z, padding=margin)  # (B, p, H', W')
-        scaled = self.kernel.scaled(projected, squares, config.norm_offset)
+        scaled = self.kernel.scaled(projected, squares, config.norm_offset, overwrite=True)
         pooled = gaussian_pool(scaled, config.subsampling, config.pooling_width)
         # pooling is linear, so B' may come after it, where there are fewer pixels
         output = F.conv2d(pooled, root.T[:, :, None, None].to(pooled.dtype))

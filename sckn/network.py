@@ -11,6 +11,7 @@ from sckn import kernels
 from sckn.inverse_root import inverse_square_root, iterations_needed, moving_frame
 from sckn.layer import KernelLayer, LayerConfig
 from sckn.nystrom import filter_grams
+from sckn.patches import channels_last
 from sckn.settings import whole_number
 
 __all__ = ["CKN", "NetworkConfig"]
@@ -96,8 +97,7 @@ class CKN(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """The last map, (B, p, h, w), of images (B, c, H, W)."""
-        # convolutions and sums over channels are fastest if the numbers of a pixel lie together
-        maps = images.contiguous(memory_format=torch.channels_last) if images.dim() == 4 else images
+        maps = channels_last(images) if images.dim() == 4 else images
         directions = [layer.directions() for layer in self.kernel_layers]
         for layer, root, Z in zip(self.kernel_layers, self.inverse_roots(directions), directions, strict=True):
             maps = layer(maps, root, Z)

@@ -15,10 +15,28 @@ from sckn.fused import squares as fused
 from sckn.kernels import root
 from sckn.processes import ALONE, Processes
 
-__all__ = ["extract_patches", "maps_and_margin", "pad_for_patches", "patch_norms", "patch_squares", "sample_patches"]
+__all__ = [
+    "channels_last",
+    "extract_patches",
+    "maps_and_margin",
+    "pad_for_patches",
+    "patch_norms",
+    "patch_squares",
+    "sample_patches",
+]
 
 # A patch shorter than this part of the root mean square norm in its batch has no direction worth learning.
 NEAR_ZERO = 1e-3
+
+
+def channels_last(maps: Tensor) -> Tensor:
+    """(B, c, H, W) with the numbers of a pixel together in memory, the order in which all that layers do is fastest.
+
+    Maps of one channel are in both orders at once; PyTorch takes them for the other one unless their strides tell it.
+    """
+    if maps.shape[1] == 1:
+        return maps.contiguous().squeeze(1).unsqueeze(3).permute(0, 3, 1, 2)
+    return maps.contiguous(memory_format=torch.channels_last)
 
 
 def check_patches_fit(height: int, width: int, patch: int, padding: bool) -> None:

@@ -153,6 +153,35 @@ def test_scaled_is_its_definition_and_zero_at_zero(kernel: Kernel, offset: float
 
 
 @every_kernel
+@pytest.mark.parametrize("offset", [0.0, 1e-5])
+@pytest.mark.parametrize("order", [torch.contiguous_format, torch.channels_last])
+def test_scaled_may_overwrite_only_where_that_is_allowed(kernel: Kernel, offset: float, order: torch.memory_format) -> None:
+    projected, norms = projections_and_norms()
+    projected = projected.contiguous(memory_format=order)
+    norms[0, 0, 1], norms[1, 0, 2, 3] = 0, torch.nan
+    before = projected.clone()
+    with torch.no_grad():
+        kept = kernel.scaled(projected, norms.square(), offset)
+        torch.testing.assert_close(projected, before, rtol=0, atol=0)
+        written = kernel.scaled(projected, norms.square(), offset, overwrite=True)
+    torch.testing.assert_close(written, kept, rtol=0, atol=0, equal_nan=True)
+    differentiable = before.clone().requires_grad_()
+    kernel.scaled(differentiable * 1, norms.square(), offset, overwrite=True).sum().backward()
+    assert differentiable.grad is not None
+
+
+def test_maps_larger_than_the_cache_are_scaled_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 2 x 5 x 3 x 4 numbers: by pixel rows, by one image, all at once."""
+    projected, norms = projections_and_norms()
+    expected = norms * torch.exp(4 * (projected / norms - 1))
+    for numbers in (1, 20, 40, 60, 10**6):
+        monkeypatch.setattr("sckn.kernels.IN_CACHE", numbers)
+        with torch.no_grad():
+            scaled = Exponential(4.0).scaled(projected.clone(), norms.square(), 0.0, overwrite=True)
+        torch.testing.assert_close(scaled, expected, rtol=1e-12, atol=0)
+
+
+@every_kernel
 @pytest.mark.parametrize("offset", [0.0, 0.3])
 def test_gradients_of_scaled_agree_with_central_differences(kernel: Kernel, offset: float) -> None:
     """For the projections, the norms and, where there is one, alpha; the second derivatives as well."""

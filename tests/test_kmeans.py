@@ -9,7 +9,7 @@ from sklearn.metrics import adjusted_rand_score
 from test_processes import TEAMS, team
 from torch import Tensor
 
-from sckn.kmeans import KMeans, spherical_kmeans
+from sckn.kmeans import KMeans, _assign, spherical_kmeans
 from sckn.processes import Processes
 
 
@@ -138,6 +138,17 @@ def test_chunks_do_not_change_the_result(chunk: int) -> None:
     assert torch.equal(in_chunks.clusters, whole.clusters)
     torch.testing.assert_close(in_chunks.centroids, whole.centroids, rtol=1e-13, atol=1e-13)
     assert in_chunks.cosines == pytest.approx(whole.cosines, rel=1e-13)
+
+
+@pytest.mark.parametrize("rows", [3, 1024, 2500])
+def test_of_equal_centroids_the_first_is_taken(rows: int) -> None:
+    """As numpy's argmax does; rows come in whole blocks and a rest."""
+    vectors = unit_vectors(rows, 5)
+    centroids = unit_vectors(4, 5).repeat(2, 1)
+    cosine, nearest = _assign(vectors, centroids, chunk=2400)
+    similarities = vectors.numpy() @ centroids[:4].numpy().T
+    np.testing.assert_array_equal(nearest.numpy(), similarities.argmax(1))
+    np.testing.assert_allclose(cosine.numpy(), similarities.max(1), rtol=1e-5, atol=1e-6)
 
 
 def test_too_few_vectors_are_refused() -> None:

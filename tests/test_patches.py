@@ -8,7 +8,7 @@ import torch
 from scipy.stats import chisquare
 from test_processes import TEAMS, team
 
-from sckn.patches import extract_patches, pad_for_patches, patch_norms, sample_patches
+from sckn.patches import channels_last, extract_patches, pad_for_patches, patch_norms, sample_patches
 from sckn.processes import Processes
 
 SIDES = [1, 2, 3, 4, 5]
@@ -87,6 +87,18 @@ def test_norms_of_half_precision_maps_are_single_precision() -> None:
     norms = patch_norms(maps, 3, True)
     assert norms.dtype == torch.float32
     torch.testing.assert_close(norms, patch_norms(maps.float(), 3, True))
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3])
+@pytest.mark.parametrize("count", [1, 2])
+def test_convolutions_keep_the_order_of_maps_in_channels_last(channels: int, count: int) -> None:
+    """Also of a single channel, where PyTorch takes contiguous maps for the other order and works in that."""
+    maps = torch.randn(count, channels, 6, 8)[..., ::2]
+    ordered = channels_last(maps)
+    assert torch.equal(ordered, maps)
+    for image in (ordered, channels_last(ordered)):
+        output = torch.nn.functional.conv2d(image, torch.randn(5, channels, 3, 3))
+        assert output.stride(1) == 1
 
 
 def test_a_patch_larger_than_the_map_is_refused_without_padding() -> None:
