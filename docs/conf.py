@@ -31,7 +31,7 @@ html_theme = "alabaster"
 html_theme_options = {
     "description": "Convolutional kernel networks on PyTorch",
     "fixed_sidebar": True,
-    "page_width": "1000px",
+    "page_width": "1240px",
     "show_powered_by": False,
 }
 html_show_sourcelink = False
