@@ -44,8 +44,8 @@ FOREIGN = {
         ("kmeans", [], {"kmeans"}),
         ("linear", ["--exponents", "0"], {"linear"}),
         ("whitening", [], {"whitening"}),
-        ("growth", ["--only", "filters", "--what", "encoding"], {"growth"}),
-        ("upscaling", ["--only", "superres-x2-fast"], {"upscaling"}),
+        pytest.param("growth", ["--only", "filters", "--what", "encoding"], {"growth"}, marks=pytest.mark.slow),
+        pytest.param("upscaling", ["--only", "superres-x2-fast"], {"upscaling"}, marks=pytest.mark.slow),
     ],
 )
 def test_each_runs_and_adds_its_rows(script: str, options: list[str], parts: set[str], tmp_path: Path) -> None:
