@@ -16,7 +16,7 @@ from sckn.image_files import FORMATS, what_is_wrong
 from sckn.superres.colour import luminance
 from sckn.superres.picture import Picture
 
-__all__ = ["SUFFIXES", "checked_suffix", "naming", "open_photo", "photo_files", "read_luminance", "write_photo"]
+__all__ = ["SUFFIXES", "checked_suffix", "naming", "open_photo", "photo_files", "read_luminance", "read_photo", "write_photo"]
 
 SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 HOLD_EXIF = (".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
@@ -44,6 +44,14 @@ def open_photo(path: str | Path) -> Image.Image:
     try:
         if not os.path.isfile(path):  # a pipe could be waited for without end
             raise ValueError("it is no plain file")
+        return read_photo(path)
+    except ValueError as error:
+        raise ValueError(f"{path} cannot be read as an image ({error}); repair it or take it away") from None
+
+
+def read_photo(path: str | Path) -> Image.Image:
+    """The same of a plain file; what is wrong with it is a ValueError with the reason alone."""
+    try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow's, about what it repairs by itself
             with Image.open(path, formats=FORMATS) as image:
@@ -52,7 +60,7 @@ def open_photo(path: str | Path) -> Image.Image:
                 image.load()
                 return image
     except Exception as error:  # Pillow raises almost anything at damaged files
-        raise ValueError(f"{path} cannot be read as an image ({what_is_wrong(error)}); repair it or take it away") from None
+        raise ValueError(what_is_wrong(error)) from None
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sckn.superres.colour import luminance
 
-__all__ = ["BAND", "AnyImage", "LeftOutWarning", "Picture", "tensor_of"]
+__all__ = ["BAND", "MODES", "AnyImage", "LeftOutWarning", "Picture", "tensor_of"]
 
 AnyImage = Tensor | np.ndarray | Image.Image
 
