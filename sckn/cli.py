@@ -42,6 +42,7 @@ from sckn.training.report import write_report
 from sckn.training.runs import code_versions, find_model, read_json
 from sckn.training.with_labels import run_with_labels
 from sckn.training.without_labels import run_without_labels
+from sckn.web.command import serve
 
 __all__ = ["main"]
 
@@ -471,7 +472,7 @@ def main() -> None:
 
 
 def _run_command() -> None:
-    commands = (demo, data, train, report, evaluate, classify, upscale, tables)
+    commands = (demo, data, train, report, evaluate, classify, upscale, tables, serve)
     overview = sys.argv[1:] in ([], ["-h"], ["--help"])
     choices = [
         # in the overview each has a line, in its own help all that its docstring says

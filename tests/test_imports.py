@@ -40,11 +40,12 @@ LAYERS = (
     ("confusion", "modelcard"),
     ("training",),
     ("superres",),
-    ("estimators", "demo"),
+    ("estimators", "demo", "web"),
     ("cli",),
     ("__main__",),
 )
 RANKS = {name: rank for rank, row in enumerate(LAYERS) for name in row}
+MAY_PRINT = {"sckn.cli", "sckn.web.command"}
 MAY_IMPORT_CLI = {"sckn", "sckn.__main__", "sckn.cli"}
 
 
@@ -164,6 +165,6 @@ def test_the_library_prints_nothing() -> None:
         f"{PATHS[name].name}:{node.lineno}"
         for name, tree in TREES.items()
         for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print" and name != "sckn.cli"
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print" and name not in MAY_PRINT
     ]
     assert not calls
