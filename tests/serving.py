@@ -4,10 +4,12 @@ import http.client
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 from collections.abc import Iterator
@@ -189,12 +191,11 @@ def patiently(seconds: float, pause: float = 0.05) -> Iterator[float]:
 
 @contextmanager
 def serving(folder: Path, *options: str, **environment: str) -> Iterator[Running]:
-    """A server with its models and temporary files in a folder."""
-    temporary = folder / "tmp"
-    for each in (folder / "models", temporary):
-        each.mkdir(exist_ok=True)
-    if not list((folder / "models").iterdir()):
-        make_models(folder / "models")
+    """A server with its models, and what it says, in a folder."""
+    (folder / "models").mkdir()
+    make_models(folder / "models")
+    # beside the folders of tests, whose names are too long for the sockets of a fork server
+    temporary = Path(tempfile.mkdtemp())
     own = {"PYTHONPATH": str(ROOT), "SCKN_MODELS": str(folder / "models"), "TMPDIR": str(temporary), "OMP_NUM_THREADS": "1"}
     with (folder / "stderr").open("w") as stderr:
         process = subprocess.Popen(
@@ -206,7 +207,7 @@ def serving(folder: Path, *options: str, **environment: str) -> Iterator[Running
             env={**os.environ, **own, **environment},
         )
     try:
-        yield _when_ready(process, folder)
+        yield _when_ready(process, folder / "stderr", temporary)
     finally:
         if process.poll() is None:
             process.terminate()
@@ -217,17 +218,18 @@ def serving(folder: Path, *options: str, **environment: str) -> Iterator[Running
                 process.wait()
         if process.stdout is not None:
             process.stdout.close()
+        shutil.rmtree(temporary)
 
 
-def _when_ready(process: subprocess.Popen[str], folder: Path) -> Running:
+def _when_ready(process: subprocess.Popen[str], stderr: Path, temporary: Path) -> Running:
     assert process.stdout is not None
     said: list[str] = []
     for line in process.stdout:  # ends when the process does
         said.append(line.strip())
         if found := re.search(r"sckn is at http://127\.0\.0\.1:(\d+),", line):
-            return Running(process, int(found[1]), said, folder / "tmp")
+            return Running(process, int(found[1]), said, temporary)
     process.wait(START_SECONDS)
-    raise AssertionError(f"the server did not start: {said} {(folder / 'stderr').read_text()}")
+    raise AssertionError(f"the server did not start: {said} {stderr.read_text()}")
 
 
 @pytest.fixture(scope="session")

@@ -40,7 +40,7 @@ class Limits:
     output: float = 64.0
     queue: int = 64
     seconds: float = 1800.0
-    patience: float = 15.0
+    patience: float = 30.0
     keep: float = 120.0
     memory: float = 0.5
 
