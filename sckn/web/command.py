@@ -65,7 +65,9 @@ def serve(
 def _check_packages() -> None:
     missing = [package for module, package in PACKAGES.items() if importlib.util.find_spec(module) is None]
     if missing:
-        raise MissingPackageError(f"sckn serve needs {' and '.join(missing)}; install it with pip install 'sckn[web]'")
+        raise MissingPackageError(
+            f"sckn serve needs {', '.join(missing)}, not installed here; get it with pip install 'sckn[web]'"
+        )
 
 
 def _listener(host: str, port: int) -> socket.socket:

@@ -99,6 +99,7 @@ export class Enlarge {
     $("result").hidden = true;
     this.#refresh();
     this.#progress(0, "Uploading …");
+    $("progress").scrollIntoView({ block: "nearest" });
     try {
       const started = await startJob(this.photo, settings, signal);
       this.job = started.id;
