@@ -4,15 +4,15 @@ VENV := .venv
 READY := $(VENV)/.ready
 RUN := $(VENV)/bin
 
-.PHONY: demo test test-all lint docs clean
+.PHONY: demo test test-all lint docs browser clean
 
 demo: $(READY)
 	$(RUN)/sckn demo
 
-test: lint
+test: lint browser
 	OMP_NUM_THREADS=1 $(RUN)/pytest -n 2
 
-test-all: lint
+test-all: lint browser
 	OMP_NUM_THREADS=1 $(RUN)/pytest -n 2 -m "not gpu"
 
 docs: $(READY)
@@ -23,6 +23,13 @@ lint: $(READY)
 	$(RUN)/ruff check .
 	$(RUN)/ruff format --check .
 	$(RUN)/pyright --project .
+
+# The tests of the page need Chromium; without it they are skipped.
+browser:
+	@if ! command -v chromium > /dev/null && [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
+		apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium fonts-liberation > /dev/null; fi; \
+	command -v chromium > /dev/null || \
+		echo "Chromium is not here, so the tests of the page are skipped; install it with apt-get install chromium, as root"
 
 $(READY): requirements.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)

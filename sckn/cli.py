@@ -13,6 +13,7 @@ from sckn.commands.endings import one_sentence
 from sckn.commands.evaluate import evaluate
 from sckn.commands.export import export
 from sckn.commands.report import report
+from sckn.commands.serve import serve
 from sckn.commands.tables import tables
 from sckn.commands.train import train
 from sckn.commands.upscale import upscale
@@ -30,6 +31,7 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     classify,
     upscale,
     export,
+    serve,
     tables,
 )
 

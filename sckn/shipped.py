@@ -8,7 +8,7 @@ import os
 import re
 from pathlib import Path
 
-__all__ = ["IN_PACKAGE", "IN_REPOSITORY", "SHIPPED", "UPSCALERS", "find_shipped", "upscaler_name"]
+__all__ = ["FACTORS", "IN_PACKAGE", "IN_REPOSITORY", "SHIPPED", "UPSCALERS", "find_shipped", "upscaler_name"]
 
 IN_PACKAGE = Path(__file__).parent / "models"
 IN_REPOSITORY = Path(__file__).parents[1] / "models"

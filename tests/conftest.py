@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
+from serving import server  # noqa: F401  (a fixture, which is started once for all tests)
 from sklearn.datasets import load_digits
 
 

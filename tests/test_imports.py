@@ -40,7 +40,7 @@ LAYERS = (
     ("confusion",),
     ("training",),
     ("superres",),
-    ("estimators", "demo", "modelcard"),
+    ("estimators", "demo", "modelcard", "web"),
     ("commands",),
     ("cli",),
     ("__main__",),

@@ -287,6 +287,17 @@ def test_a_damaged_description_is_named(tmp_path: Path, settings: Any, sentence:
         load(tmp_path / "b.safetensors")
 
 
+def test_the_tiles_that_are_done_are_reported() -> None:
+    told: list[tuple[int, int]] = []
+    model = upscaler(2)
+    model.upscale(np.zeros((40, 90, 3), np.uint8), 4, tile=20, progress=False, report=lambda *each: told.append(each))
+    # two passes: on 40 x 90 pixels, then on 80 x 180
+    assert told == [(done, 2 * 5 + 4 * 9) for done in range(1, 47)]
+    told.clear()
+    model.upscale_luminance(torch.zeros(40, 90), tile=45, report=lambda *each: told.append(each))
+    assert told == [(1, 2), (2, 2)]
+
+
 LARGE = """
 import resource, sys
 import numpy as np

@@ -18,7 +18,17 @@ from sckn.superres.colour import luminance
 from sckn.superres.deep_image import DeepImage, deep_pixels, is_deep, write_png
 from sckn.superres.picture import LeftOutWarning, Picture, belongings
 
-__all__ = ["SUFFIXES", "checked_suffix", "naming", "open_photo", "photo_files", "read_luminance", "read_photo", "write_photo"]
+__all__ = [
+    "SUFFIXES",
+    "checked_suffix",
+    "decoded_photo",
+    "naming",
+    "open_photo",
+    "photo_files",
+    "read_luminance",
+    "read_photo",
+    "write_photo",
+]
 
 SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 HOLD_EXIF = (".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
@@ -60,6 +70,13 @@ def read_photo(path: str | Path) -> Image.Image | DeepImage:
     return DeepImage(pixels, belongings(image))
 
 
+def decoded_photo(path: str | Path) -> Image.Image:
+    """As `open_photo`, of a plain file; what is wrong with it is a ValueError with the reason alone."""
+    with _decoding(path) as image:
+        image.load()
+        return image
+
+
 @contextmanager
 def _opened(path: str | Path) -> Iterator[ImageFile]:
     """Whatever is wrong with the file, or with reading it inside, is told in one sentence."""
@@ -68,6 +85,16 @@ def _opened(path: str | Path) -> Iterator[ImageFile]:
     try:
         if not os.path.isfile(path):  # a pipe could be waited for without end
             raise ValueError("it is no plain file")
+        with _decoding(path) as image:
+            yield image
+    except ValueError as error:
+        raise ValueError(f"{path} cannot be read as an image ({error}); repair it or take it away") from None
+
+
+@contextmanager
+def _decoding(path: str | Path) -> Iterator[ImageFile]:
+    """Whatever is wrong with the file, or with reading it inside, is a ValueError with the reason."""
+    try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow's, about what it repairs by itself
             with Image.open(path, formats=FORMATS) as image:
@@ -75,7 +102,7 @@ def _opened(path: str | Path) -> Iterator[ImageFile]:
                     raise ValueError("it holds several pictures")
                 yield image
     except Exception as error:  # Pillow raises almost anything at damaged files
-        raise ValueError(f"{path} cannot be read as an image ({what_is_wrong(error)}); repair it or take it away") from None
+        raise ValueError(what_is_wrong(error)) from None
 
 
 @contextmanager

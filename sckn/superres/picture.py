@@ -14,7 +14,7 @@ from torch import Tensor
 from sckn.superres.colour import luminance
 from sckn.superres.deep_image import DeepImage
 
-__all__ = ["BAND", "AnyImage", "LeftOutWarning", "Picture", "belongings", "tensor_of"]
+__all__ = ["BAND", "MODES", "AnyImage", "LeftOutWarning", "Picture", "belongings", "tensor_of"]
 
 AnyImage = Tensor | np.ndarray | Image.Image | DeepImage
 

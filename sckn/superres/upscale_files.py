@@ -6,6 +6,7 @@ import os
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from sckn.superres.photos import SUFFIXES, checked_suffix, naming, photo_files, 
 from sckn.superres.picture import LeftOutWarning
 from sckn.superres.upscaler import Upscaler
 
-__all__ = ["Job", "Outcome", "plan", "upscale_file", "upscale_files"]
+__all__ = ["Job", "Outcome", "lack_of_memory_told", "plan", "upscale_file", "upscale_files"]
 
 WRITTEN_INSTEAD = ".png"  # for formats that are read only
 # Of the largest image on the way: what a computer can be expected to hold, at some 7 bytes a pixel.
@@ -114,14 +115,21 @@ def upscale_file(
     with naming(source):
         image = read_photo(source)
         _check_size(image.size, upscaler, upscaler.scale if factor is None else factor, Path(target).suffix.lower())
-        try:
+        with lack_of_memory_told():
             large = upscaler.upscale(image, factor, memory_gib=memory_gib, tile=tile, progress=progress)
-        except (MemoryError, RuntimeError) as error:
-            if not _is_lack_of_memory(error):
-                raise
-            raise ValueError("the memory does not suffice; choose a smaller scale, tile or memory") from None
         write_photo(large, target)
     return large.size
+
+
+@contextmanager
+def lack_of_memory_told() -> Iterator[None]:
+    """In one sentence."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not _is_lack_of_memory(error):
+            raise
+        raise ValueError("the memory does not suffice; choose a smaller scale, tile or memory") from None
 
 
 def _jobs(source: str) -> Iterator[Job]:

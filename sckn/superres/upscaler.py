@@ -7,7 +7,7 @@ one output of the linear model for each of the pixels that a small pixel becomes
 
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -142,6 +142,7 @@ class Upscaler(nn.Module):
         memory_gib: float = 0.5,
         tile: int | None = None,
         progress: bool = False,
+        report: Callable[[int, int], None] | None = None,
     ) -> Luminance:
         """The bare model: luminance (H, W) in floating point from 0 to 255, neither rounded nor clipped, as the result is.
 
@@ -153,6 +154,7 @@ class Upscaler(nn.Module):
         memory_gib: that the work on one tile may take, besides y and the result.
         tile: pixels of y along a side of a tile, at most.
         progress: show a bar, if standard error is a terminal.
+        report: called after each tile with how many are done, and of how many.
         """
         small = tensor_of(y) if isinstance(y, np.ndarray) else y
         if small.dim() != 2 or small.numel() == 0 or not small.is_floating_point():
@@ -160,7 +162,7 @@ class Upscaler(nn.Module):
         if not bool(torch.isfinite(small).all()):
             raise ValueError("the luminance holds NaN or infinity; clean it first")
         factor = self._checked_factor(factor)
-        large = self._passes(small, factor, self._tile_side(memory_gib, tile), progress)
+        large = self._passes(small, factor, self._tile_side(memory_gib, tile), progress, report)
         height, width = _enlarged(small.shape, factor)
         if large.shape != (height, width):
             large = imresize(large, size=(height, width))
@@ -179,18 +181,27 @@ class Upscaler(nn.Module):
         """How often the model is used for a factor."""
         return next(count for count in itertools.count(1) if self.scale**count >= factor)
 
-    def _passes(self, small: Tensor, factor: float, side: int, progress: bool) -> Tensor:
+    def _passes(
+        self, small: Tensor, factor: float, side: int, progress: bool, report: Callable[[int, int], None] | None
+    ) -> Tensor:
         """As many passes as the factor needs, on the device of the image; the result may be larger than asked for."""
         height, width = small.shape
         sizes = [(self.scale**count * height, self.scale**count * width) for count in range(self.passes(factor))]
         total = sum(count_tiles(rows, columns, side) for rows, columns in sizes)
+        done = itertools.count(1)
         with tqdm(total=total, desc="upscaling", unit="tile", disable=None if progress else True) as bar:
+
+            def tile_done() -> None:
+                bar.update()
+                if report is not None:
+                    report(next(done), total)
+
             for _ in sizes:
-                small = self._one_pass(small, side, bar)
+                small = self._one_pass(small, side, tile_done)
         return small
 
     @torch.no_grad()
-    def _one_pass(self, small: Tensor, side: int, bar: tqdm) -> Tensor:
+    def _one_pass(self, small: Tensor, side: int, tile_done: Callable[[], None]) -> Tensor:
         height, width = small.shape
         device = self.model.weights.device
         dtype = torch.promote_types(self.model.weights.dtype, torch.float32)
@@ -199,7 +210,7 @@ class Upscaler(nn.Module):
             for tile in cover(height, width, side):
                 part = tile.cut(small, self.context)[None, None].to(device, dtype)
                 large[tile.place(self.scale)] = self(part)[0, 0].to(large)
-                bar.update()
+                tile_done()
         return large
 
     def _tile_side(self, memory_gib: float, tile: int | None = None) -> int:
@@ -226,6 +237,7 @@ class Upscaler(nn.Module):
         memory_gib: float = 0.5,
         tile: int | None = None,
         progress: bool = True,
+        report: Callable[[int, int], None] | None = None,
     ) -> Image:
         """Make an image larger; the result is of the same kind.
 
@@ -237,11 +249,11 @@ class Upscaler(nn.Module):
         image: an array (H, W) or (H, W, c), a tensor (H, W) or (c, H, W), or an image of Pillow; grey, RGB, either with
             alpha; in bytes, 16 bits, or floating point from 0 to 1. An image of Pillow keeps its EXIF data, with the
             orientation in them, and its colour profile.
-        factor, memory_gib, tile, progress: as for `upscale_luminance`.
+        factor, memory_gib, tile, progress, report: as for `upscale_luminance`.
         """
         picture = Picture.of(image)
         factor = self._checked_factor(factor)
-        large = self._passes(picture.luminance(), factor, self._tile_side(memory_gib, tile), progress)
+        large = self._passes(picture.luminance(), factor, self._tile_side(memory_gib, tile), progress, report)
         return picture.restored(assembled(picture, large.float(), _enlarged(picture.size, factor)))
 
 
