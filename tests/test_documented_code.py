@@ -35,7 +35,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^(?:<!-- needs: ([\w, ]+) -->\n)?```([^\n]*)\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
 # What other programs do is theirs, and not done in a test.
-ELSEWHERE = {"git", "pre-commit"}
+ELSEWHERE = {"curl", "git", "pre-commit"}
 
 
 @dataclass(frozen=True)
