@@ -112,13 +112,9 @@ class _Runner:
     def judge_seed(self, seed: int) -> SeedReport:
         """The validation error of each lambda."""
         choices = self._choices(seed, *self._images_of_seed(seed), always=True)
-        errors, seconds = (
-            {choice.exponent: choice.validation_error for choice in choices},
-            {"choice of lambda": _total(choices)},
-        )
-        best = best_exponent(errors)
-        epochs = next(choice.epochs for choice in choices if choice.exponent == best)
-        return SeedReport(seed, None, None, errors, best, None, seconds, peak_memory(self.device), epochs)
+        best, seconds = _best(choices), {"choice of lambda": _total(choices)}
+        memory = peak_memory(self.device)
+        return SeedReport(seed, None, None, _errors(choices), best.exponent, None, seconds, memory, best.epochs)
 
     def run_seed(self, seed: int, test: LabelledImages, first: SeedReport | None) -> SeedReport:
         """Training on all images, and the test; with lambda and epochs of the first seed, or, for that one, chosen here."""
@@ -128,12 +124,10 @@ class _Runner:
         choices = [] if first is not None else self._choices(seed, images, labels, always=False)
         # as the epochs took them, also those before an interruption
         seconds = {"preparation": clock.seconds["preparation"], "choice of lambda": _total(choices)}
-        errors = {choice.exponent: choice.validation_error for choice in choices}
         if first is not None:
             best, epochs = first.lambda_exponent, self.recipe.epochs if first.epochs is None else first.epochs
-        elif errors:
-            best = best_exponent(errors)
-            epochs = next(choice.epochs for choice in choices if choice.exponent == best)
+        elif choices:
+            best, epochs = _best(choices).exponent, _best(choices).epochs
         else:
             best, epochs = self.experiment.lambda_exponents[0], self.recipe.epochs
         self.say(f"seed {seed}: final training with lambda = 2^{best}/n, {epochs} epochs")
@@ -151,7 +145,8 @@ class _Runner:
             self._keep(place, result.model, {**figures, "lambda_exponent": best, "epochs": epochs}, evaluation)
         last = next(record for record in reversed(result.history) if record["accepted"])
         gradient, seconds["test"] = last["solver_gradient"], clock.seconds["test"]
-        return SeedReport(seed, test_error, train_error, errors, best, gradient, seconds, peak_memory(self.device), epochs)
+        memory = peak_memory(self.device)
+        return SeedReport(seed, test_error, train_error, _errors(choices), best, gradient, seconds, memory, epochs)
 
     def _images_of_seed(self, seed: int) -> tuple[Tensor, Tensor]:
         """All training images and their labels, in an order of this seed, of which the last are held out."""
@@ -271,6 +266,15 @@ class _Runner:
             seed=seed,
             processes=self.processes,
         )
+
+
+def _errors(choices: list[Choice]) -> dict[int, float]:
+    return {choice.exponent: choice.validation_error for choice in choices}
+
+
+def _best(choices: list[Choice]) -> Choice:
+    best = best_exponent(_errors(choices))
+    return next(choice for choice in choices if choice.exponent == best)
 
 
 def _total(choices: list[Choice]) -> float:
