@@ -184,12 +184,12 @@ def _newton_schulz(gram: Tensor) -> tuple[tuple[Tensor, Tensor], int]:
     def step(state: tuple[Tensor, ...], linear: float, cubic: float) -> tuple[tuple[Tensor, ...], Tensor]:
         if len(state) == 1:  # the first, from Z = I
             (Y,) = state
-            return (_precise_product(Y, Y, cubic, Y, linear), linear * identity + cubic * Y), Y
+            return (_product(Y, Y, cubic, Y, linear, symmetric=True), linear * identity + cubic * Y), Y
         Y, Z = state
-        # In this order rounding errors of one iteration do not grow in the next, but they are multiplied by the condition of
-        # K: with the 22 bits of `fused.product` a condition of 10^5 is out of reach.
-        product = _precise_product(Z, Y)
-        return (_precise_product(Y, product, cubic, Y, linear), _precise_product(product, Z, cubic, Z, linear)), product
+        # In this order, and with this one as it is, rounding errors of one iteration do not grow in the next.
+        product = _product(Z, Y)
+        Y = _product(Y, product, cubic, Y, linear, symmetric=True)
+        return (Y, _product(product, Z, cubic, Z, linear, symmetric=True)), product
 
     (Y, Z), count = _iterations(step, (gram / scale,))
     return (_symmetric(Y) * scale.sqrt(), _symmetric(Z) / scale.sqrt()), count
@@ -242,15 +242,10 @@ def _doublings(condition: float, dtype: torch.dtype) -> int:
 def _product(
     a: Tensor, b: Tensor, alpha: float = 1.0, base: Tensor | None = None, beta: float = 0.0, *, symmetric: bool = False
 ) -> Tensor:
-    """alpha a b + beta base, to 22 bits; `symmetric` tells that base and the result are known to be so."""
+    """alpha a b + beta base; `symmetric` tells that base and the result are known to be so."""
     added = a if base is None else base
     if fused.applies(a, b, added, symmetric=symmetric):
         return fused.product(a, b, added, alpha, beta, symmetric=symmetric)
-    return _precise_product(a, b, alpha, base, beta)
-
-
-def _precise_product(a: Tensor, b: Tensor, alpha: float = 1.0, base: Tensor | None = None, beta: float = 0.0) -> Tensor:
-    """alpha a b + beta base, to all 24 bits of fp32."""
     if base is None:
         return a @ b if alpha == 1 else alpha * (a @ b)
     if a.dim() == 3:

@@ -76,8 +76,6 @@ if triton is not None:
         value = alpha * total
         if BASE:
             value += beta * tl.load(base + place, mask=there, other=0.0)
-        if SYMMETRIC and i == j:
-            value = (value + tl.trans(value)) / 2
         tl.store(result + place, value, mask=there)
         if SYMMETRIC and i != j:
             mirrored = matrix + column[:, None] * SIZE + row[None, :]
