@@ -57,6 +57,7 @@ def setting(
     preconditioned: bool = False,
     inverse_root: InverseRoot = "eigh",
     shift: int = 0,
+    sharpness: float = 0.0,
     dtype: torch.dtype = torch.float64,
     device: str = "cpu",
 ) -> Setting:
@@ -103,6 +104,7 @@ def setting(
         optimizer,
         scale=SCALE,
         shift=shift,
+        sharpness=sharpness,
         average=average,
     )
     return Setting(network, weights, samples, active, optimizer, average, step, preconditioners)
@@ -189,6 +191,56 @@ def test_a_preconditioner_acts_as_in_appendix_c() -> None:
         given.step(index, None, len(batch))
         for parameter, value in zip(given.learned(), expected, strict=True):
             torch.testing.assert_close(parameter.detach(), value, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("radius", [1e-3, 0.4])
+def test_a_sharp_minimum_is_seen_from_uphill(radius: float) -> None:
+    """The gradient of a step is the one at the filters moved along theirs, all layers together; the step itself starts from
+    the filters."""
+    given = setting(momentum=0.9, learn_weights=True, sharpness=radius)
+    memory = [torch.zeros_like(parameter) for parameter in given.learned()]
+    for batch in BATCHES:
+        index = torch.tensor(batch)
+
+        def gradients_here(index: Tensor = index) -> tuple[float, list[Tensor]]:
+            objective = plain_objective(given, SquaredHinge(), given.samples.images[index], given.samples.targets[index])
+            return float(objective.detach()), list(torch.autograd.grad(objective, given.learned()))
+
+        before = [layer.filters.detach().clone() for layer in given.network.kernel_layers]
+        here, gradients = gradients_here()
+        tangent = [
+            torch.stack([g - (g @ z) * z for z, g in zip(Z.flatten(1), G.flatten(1), strict=True)])
+            for Z, G in zip(before, gradients[:2], strict=True)
+        ]
+        length = torch.cat([rows.flatten() for rows in tangent]).norm()
+        with torch.no_grad():
+            for layer, Z, rows in zip(given.network.kernel_layers, before, tangent, strict=True):
+                moved = Z.flatten(1) + radius * rows / length
+                layer.filters.copy_((moved / moved.norm(dim=1, keepdim=True)).view_as(Z))
+        there, gradients = gradients_here()
+        assert there > here
+        with torch.no_grad():
+            for layer, Z in zip(given.network.kernel_layers, before, strict=True):
+                layer.filters.copy_(Z)
+        expected = step_by_hand(given, gradients, memory, 0.9)
+        seen, W = float(given.step.total_loss), given.weights.detach().clone()
+
+        given.step(index, None, len(batch))
+
+        for parameter, value in zip(given.learned(), expected, strict=True):
+            torch.testing.assert_close(parameter.detach(), value, rtol=1e-11, atol=1e-11)
+        counted = len(batch) * (here - LAMBDA / 2 * float(W.square().sum()))  # once, where the filters are
+        assert float(given.step.total_loss) - seen == pytest.approx(counted, rel=1e-11)
+
+
+def test_where_no_sample_has_a_gradient_uphill_is_nowhere() -> None:
+    given = setting(sharpness=0.5)
+    with torch.no_grad():
+        given.samples.targets.zero_()
+    before = given.state()
+    given.step(torch.arange(4), None, 4)
+    for found, expected in zip(given.state()[:4], before[:4], strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-14, atol=1e-14)
 
 
 def test_a_step_descends_along_central_differences() -> None:
@@ -291,12 +343,15 @@ GPU_BATCHES = [[3, 0, 7, 9], [1, 2, 4, 8], [5, 6, 10, 0], [9, 2, 1, 3], [5, 6, 1
 @pytest.mark.gpu
 @pytest.mark.parametrize("inverse_root", ["newton_schulz", "moving_frame"])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-9), (torch.float32, 1e-3)])
-@pytest.mark.parametrize("learn_weights", [False, True], ids=["W fixed", "W learned"])
+@pytest.mark.parametrize(
+    ("learn_weights", "sharpness"), [(False, 0.0), (True, 0.0), (False, 0.1)], ids=["W fixed", "W learned", "from uphill"]
+)
 def test_a_recorded_step_is_the_same_step(
-    inverse_root: InverseRoot, dtype: torch.dtype, tolerance: float, learn_weights: bool
+    inverse_root: InverseRoot, dtype: torch.dtype, tolerance: float, learn_weights: bool, sharpness: float
 ) -> None:
     """Filters, frames, W, momentum, averages, active set and loss, step after step, also as the learning rates change."""
     kind: dict[str, Any] = {"inverse_root": inverse_root, "dtype": dtype, "learn_weights": learn_weights, "device": "cuda"}
+    kind["sharpness"] = sharpness
     recorded, eager = (setting(momentum=0.9, shift=1, **kind) for _ in range(2))
     moves = draw_moves(11, True, 1, torch.Generator().manual_seed(0))
     assert moves is not None

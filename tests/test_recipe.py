@@ -85,6 +85,7 @@ def test_numbers_of_numpy_become_plain() -> None:
         ({"alpha_learning_rate": 0}, "alpha_learning_rate must be"),
         ({"active_set": "yes"}, "active_set must be true or false"),
         ({"reactivation": 1.5}, "reactivation must be"),
+        ({"sharpness": -0.1}, "sharpness must be a number of at least 0"),
         ({"averaging": 1}, "averaging must be a number of at least 0 and below 1"),
         ({"flip": 1}, "flip must be true or false"),
         ({"shift": 1.5}, "shift must be a whole number of at least 0"),

@@ -34,6 +34,7 @@ KINDS: dict[str, tuple[Recipe, dict[str, Any]]] = {
     "W by SGD": (BY_SGD, {"alpha": 4.0}),
     "moving frame, all active": (replace(BY_SGD, active_set=False), {"inverse_root": "moving_frame"}),
     "preconditioned": (replace(BASE, preconditioner=1.0, learning_rate=0.002), {}),
+    "from uphill": (replace(BASE, sharpness=0.1, active_set=False), {}),
     "pixels": (replace(BASE, loss="square", learning_rate=0.05), {}),
 }
 

@@ -845,6 +845,7 @@ INTERRUPTED: dict[str, tuple[Recipe, dict[str, Any]]] = {
         {"inverse_root": "moving_frame"},
     ),
     "miso": (replace(QUICK, solver="miso", learning_rate=0.03), {}),
+    "from uphill": (replace(SWIFT, schedule="cosine", sharpness=0.1), {}),
     "miso, averaged": (replace(SWIFT, solver="miso", averaging=0.9, schedule="cosine"), {}),
     "square": (replace(SWIFT, loss="square"), {}),
     "dropout": (SWIFT, {"dropout": 0.2}),

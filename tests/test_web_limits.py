@@ -146,9 +146,10 @@ def test_a_result_that_is_not_fetched_vanishes(strict: Running) -> None:
     assert strict.wait(job)["state"] == "done"
     assert strict.files()
     for _ in patiently(10):
-        if strict.get(f"/api/jobs/{job}").status == 404:
+        if not strict.files():
             break
     assert strict.files() == []
+    assert strict.get(f"/api/jobs/{job}").status == 404
 
 
 # -- the command ------------------------------------------------------------------------------------------------------

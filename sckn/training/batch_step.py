@@ -17,6 +17,7 @@ from sckn.training.active_set import ActiveSet
 from sckn.training.augmentation import moved_images
 from sckn.training.averaging import IterateAverage
 from sckn.training.samples import Samples
+from sckn.training.sharpness import uphill
 from sckn.training.sphere import SphereSGD
 
 __all__ = ["BatchStep"]
@@ -33,7 +34,8 @@ class BatchStep:
     network: trained in place by `optimizer`, which may hold `weights`, too.
     weights: W (d, outputs), for features times `scale`.
     samples: those of this process. active: cleared for samples whose loss has no gradient.
-    shift: the largest of the moves given to a step. average: updated after each step.
+    shift: the largest of the moves given to a step. sharpness: how far uphill the gradient is taken (`uphill`).
+    average: updated after each step.
     """
 
     def __init__(
@@ -47,10 +49,12 @@ class BatchStep:
         *,
         scale: float,
         shift: int = 0,
+        sharpness: float = 0.0,
         average: IterateAverage | None = None,
     ) -> None:
         self.network, self.weights, self.samples, self.active = network, weights, samples, active
         self.loss, self.optimizer, self.scale, self.shift, self.average = loss, optimizer, scale, shift, average
+        self.sharpness = sharpness
         self.total_loss = torch.zeros((), dtype=torch.float64, device=weights.device)
         self._recorded: _RecordedStep | None = None
 
@@ -79,6 +83,16 @@ class BatchStep:
         return self.weights.is_cuda and self.samples.processes.count == 1 and "eigh" not in roots
 
     def _compute(self, index: Tensor, moves: Tensor | None, batch_size: int) -> None:
+        self._gradients(index, moves, batch_size, counted=True)
+        if self.sharpness:
+            with uphill([layer.filters for layer in self.network.kernel_layers], self.sharpness):
+                self._gradients(index, moves, batch_size, counted=False)
+        self.optimizer.step()
+        if self.average is not None:
+            self.average.update()
+
+    def _gradients(self, index: Tensor, moves: Tensor | None, batch_size: int, *, counted: bool) -> None:
+        """Those of the mean loss of the batch, in `grad` of all that is learned; `counted` in `total_loss` and `active`."""
         self.optimizer.zero_grad(set_to_none=True)
         if len(index):
             maps = self.network(moved_images(self.samples.images[index], moves, self.shift))
@@ -91,16 +105,14 @@ class BatchStep:
             with torch.autocast(maps.device.type, enabled=False):  # each product as precise as in the forward pass
                 (losses / batch_size).backward()
             with torch.no_grad():
-                self.total_loss += losses
-                if not per_pixel:
+                if counted:
+                    self.total_loss += losses
+                if counted and not per_pixel:
                     self.active.flags[index] = ~self.loss.gradient_is_zero(rows, scores)
         else:
             with torch.no_grad():  # moving frames turn here, too, and filters without a root fail in all processes
                 self.network.inverse_roots()
         self._share_gradients()
-        self.optimizer.step()
-        if self.average is not None:
-            self.average.update()
 
     def _share_gradients(self) -> None:
         """Sum the gradients over the processes, all in one message."""

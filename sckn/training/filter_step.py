@@ -102,6 +102,7 @@ class FilterStep:
             self.optimizer,
             scale=scale,
             shift=self.recipe.shift,
+            sharpness=self.recipe.sharpness,
             average=self.average,
         )
 

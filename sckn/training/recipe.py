@@ -38,6 +38,9 @@ class Recipe:
     active_set: a sample whose loss has no gradient is left out until `reactivation`, the part of such samples that come
         back after each epoch, picks it.
     averaging: decay, for each step, of a running mean of the iterates, which is then the model; 0 is no averaging.
+    sharpness: the gradient is taken not at the filters but where the loss is highest at this distance from them
+        (sharpness-aware minimisation), at twice the cost; 0 is at the filters. With an active set, samples without a gradient
+        at the filters are left out of both.
     flip: mirror images at random. shift: move them by up to so many pixels each way at random.
     preconditioner: damping of the matrix Q (see `preconditioners`); None is no preconditioner.
     feature_norm: features are scaled once, before training, to this mean norm, which gives lambda its meaning.
@@ -61,6 +64,7 @@ class Recipe:
     active_set: bool = True
     reactivation: float = 0.1
     averaging: float = 0.0
+    sharpness: float = 0.0
     flip: bool = False
     shift: int = 0
     preconditioner: float | None = None
@@ -85,6 +89,7 @@ class Recipe:
             "active_set": true_or_false("active_set", self.active_set),
             "reactivation": real_number("reactivation", self.reactivation, least=0, below=1 + 1e-9),
             "averaging": real_number("averaging", self.averaging, least=0, below=1),
+            "sharpness": real_number("sharpness", self.sharpness, least=0),
             "flip": true_or_false("flip", self.flip),
             "shift": whole_number("shift", self.shift, least=0),
             "feature_norm": real_number("feature_norm", self.feature_norm, above=0),
