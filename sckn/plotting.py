@@ -2,11 +2,9 @@
 
 from typing import Any
 
-__all__ = ["MissingPackageError", "figure_and_canvas"]
+from sckn.extras import MissingPackageError
 
-
-class MissingPackageError(ValueError):
-    """What was asked for needs a package that is optional and not installed."""
+__all__ = ["figure_and_canvas"]
 
 
 def figure_and_canvas(what: str, **settings: Any) -> tuple[Any, Any]:
@@ -18,6 +16,6 @@ def figure_and_canvas(what: str, **settings: Any) -> tuple[Any, Any]:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
-        raise MissingPackageError(f"drawing {what} needs matplotlib; install it with pip install 'sckn[plots]'") from None
+        raise MissingPackageError(f"drawing {what}", "matplotlib", "plots") from None
     figure = Figure(layout="constrained", **settings)
     return figure, FigureCanvasAgg(figure)

@@ -15,7 +15,7 @@ from tiny_classifier import CLASSES, files_in, tiny_classifier
 from sckn.confusion import draw_confusion, evaluation_text
 from sckn.data.labelled import LabelledImages
 from sckn.evaluation import Evaluation, confusion_matrix, evaluate, wilson_interval
-from sckn.plotting import MissingPackageError
+from sckn.extras import MissingPackageError
 
 RANDOM = np.random.default_rng(0)
 IMAGES = RANDOM.integers(0, 256, (40, 3, 12, 12), dtype=np.uint8)

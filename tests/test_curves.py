@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from sckn.plotting import MissingPackageError
+from sckn.extras import MissingPackageError
 from sckn.training.curves import draw_curves
 
 pytest.importorskip("matplotlib")

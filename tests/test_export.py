@@ -340,5 +340,5 @@ def test_without_the_extra_it_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, missing, None)
     text = sentence(capsys, monkeypatch, "export", checkpoint, tmp_path / "out.onnx")
-    assert text == f"ONNX files need {missing}; install it with pip install 'sckn[onnx]'"
+    assert text == f"an ONNX file needs {missing}; install it with pip install 'sckn[onnx]'"
     assert files_in(tmp_path) == {"model.safetensors"}

@@ -100,4 +100,4 @@ def test_it_works_with_nothing_but_what_it_asks_for(programs: Path, tmp_path: Pa
     answer = run(programs / "sckn", "classify", "model.safetensors", "photo.png", folder=tmp_path)
     assert answer.stdout.startswith("photo.png: "), answer.stderr
     refused = run(programs / "sckn", "export", "model.safetensors", "model.onnx", folder=tmp_path)
-    assert refused.stderr == "sckn: ONNX files need onnx; install it with pip install 'sckn[onnx]'\n"
+    assert refused.stderr == "sckn: an ONNX file needs onnx; install it with pip install 'sckn[onnx]'\n"

@@ -188,5 +188,5 @@ def test_without_the_packages_it_says_what_to_install(monkeypatch: pytest.Monkey
             command.serve()
         return str(caught.value)
 
-    assert without("uvicorn") == "sckn serve needs uvicorn, not installed here; get it with pip install 'sckn[web]'"
-    assert without("fastapi", "python_multipart").startswith("sckn serve needs fastapi, python-multipart, not installed here;")
+    assert without("uvicorn") == "sckn serve needs uvicorn; install it with pip install 'sckn[web]'"
+    assert without("fastapi", "python_multipart").startswith("sckn serve needs fastapi, python-multipart; install")

@@ -8,7 +8,7 @@ import torch
 import tyro
 
 from sckn.commands.options import Device, chosen_device
-from sckn.plotting import MissingPackageError
+from sckn.extras import MissingPackageError
 from sckn.settings import whole_number
 from sckn.web.limits import Limits
 
@@ -63,9 +63,7 @@ def serve(
 def _check_packages() -> None:
     missing = [package for module, package in PACKAGES.items() if importlib.util.find_spec(module) is None]
     if missing:
-        raise MissingPackageError(
-            f"sckn serve needs {', '.join(missing)}, not installed here; get it with pip install 'sckn[web]'"
-        )
+        raise MissingPackageError("sckn serve", ", ".join(missing), "web")
 
 
 def _listener(host: str, port: int) -> socket.socket:

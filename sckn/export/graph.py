@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from sckn.plotting import MissingPackageError
+from sckn.extras import MissingPackageError
 from sckn.version import __version__
 
 __all__ = ["Graph", "Value", "onnx_package"]
@@ -25,7 +25,7 @@ def onnx_package(name: str = "onnx") -> Any:
     try:
         return import_module(name)
     except ImportError:
-        raise MissingPackageError(f"ONNX files need {name}; install it with pip install 'sckn[onnx]'") from None
+        raise MissingPackageError("an ONNX file", name, "onnx") from None
 
 
 @dataclass(frozen=True, eq=False)

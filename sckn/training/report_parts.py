@@ -8,10 +8,10 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from sckn.extras import MissingPackageError
 from sckn.files import remove_leftovers, written_whole
 from sckn.image_grid import filter_tiles, image_grid
 from sckn.network import CKN
-from sckn.plotting import MissingPackageError
 from sckn.training.curves import draw_curves
 from sckn.training.runs import RunFolder, read_json
 

@@ -25,9 +25,9 @@ from typing import Any, Self
 
 from sckn import checkpoint
 from sckn.checkpoint import UNREADABLE, CheckpointError, read_tensors, write_tensors
+from sckn.extras import MissingPackageError
 from sckn.files import append_line, remove_leftovers, written_whole
 from sckn.model import KernelModel
-from sckn.plotting import MissingPackageError
 from sckn.results import code_version, machine
 from sckn.superres.upscaler import Upscaler
 from sckn.training.curves import draw_curves
@@ -335,7 +335,5 @@ def _summary_writer() -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
-        raise MissingPackageError(
-            "writing for TensorBoard needs the package tensorboard; install it with pip install 'sckn[tensorboard]'"
-        ) from None
+        raise MissingPackageError("writing for TensorBoard", "the package tensorboard", "tensorboard") from None
     return SummaryWriter
