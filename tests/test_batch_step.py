@@ -17,6 +17,7 @@ from sckn.training.active_set import ActiveSet
 from sckn.training.augmentation import draw_moves, moved_images
 from sckn.training.averaging import IterateAverage
 from sckn.training.batch_step import BatchStep
+from sckn.training.halves import Halves
 from sckn.training.samples import Samples
 from sckn.training.sphere import SphereSGD
 
@@ -233,6 +234,25 @@ def test_a_sharp_minimum_is_seen_from_uphill(radius: float) -> None:
         assert float(given.step.total_loss) - seen == pytest.approx(counted, rel=1e-11)
 
 
+def test_a_sample_meets_the_model_of_the_other_half() -> None:
+    given, halves = setting(), Halves(11, torch.zeros(36, 3, dtype=torch.float64))
+    given.step.halves = halves
+    second = torch.tensor([True, False, False, True, False, True, False, True, True, False, False])
+    halves.keep(torch.randn(2, 36, 3, dtype=torch.float64), second)
+    memory = [torch.zeros_like(parameter) for parameter in given.learned()]
+    for batch in BATCHES:
+        index = torch.tensor(batch)
+        total = torch.zeros((), dtype=torch.float64)
+        for sample in batch:
+            features = given.network(given.samples.images[sample : sample + 1]).flatten() * SCALE
+            W = halves.weights[0 if second[sample] else 1]
+            total = total + (torch.relu(1 - given.samples.targets[sample] * (features @ W)) ** 2).sum()
+        expected = step_by_hand(given, list(torch.autograd.grad(total / len(batch), given.learned())), memory, 0.0)
+        given.step(index, None, len(batch))
+        for parameter, value in zip(given.learned(), expected, strict=True):
+            torch.testing.assert_close(parameter.detach(), value, rtol=1e-12, atol=1e-12)
+
+
 def test_where_no_sample_has_a_gradient_uphill_is_nowhere() -> None:
     given = setting(sharpness=0.5)
     with torch.no_grad():
@@ -344,10 +364,12 @@ GPU_BATCHES = [[3, 0, 7, 9], [1, 2, 4, 8], [5, 6, 10, 0], [9, 2, 1, 3], [5, 6, 1
 @pytest.mark.parametrize("inverse_root", ["newton_schulz", "moving_frame"])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-9), (torch.float32, 1e-3)])
 @pytest.mark.parametrize(
-    ("learn_weights", "sharpness"), [(False, 0.0), (True, 0.0), (False, 0.1)], ids=["W fixed", "W learned", "from uphill"]
+    ("learn_weights", "sharpness", "crossed"),
+    [(False, 0.0, False), (True, 0.0, False), (False, 0.1, False), (False, 0.0, True)],
+    ids=["W fixed", "W learned", "from uphill", "halves"],
 )
 def test_a_recorded_step_is_the_same_step(
-    inverse_root: InverseRoot, dtype: torch.dtype, tolerance: float, learn_weights: bool, sharpness: float
+    inverse_root: InverseRoot, dtype: torch.dtype, tolerance: float, learn_weights: bool, sharpness: float, crossed: bool
 ) -> None:
     """Filters, frames, W, momentum, averages, active set and loss, step after step, also as the learning rates change."""
     kind: dict[str, Any] = {"inverse_root": inverse_root, "dtype": dtype, "learn_weights": learn_weights, "device": "cuda"}
@@ -362,6 +384,10 @@ def test_a_recorded_step_is_the_same_step(
         with torch.no_grad():
             given.network.inverse_roots()
             given.samples.targets[3] = 0  # a sample whose loss has no gradient
+            if crossed:
+                given.step.halves = Halves(11, given.weights)
+                halves = torch.stack([given.weights, -given.weights]), torch.arange(11, device="cuda") % 2 == 0
+                given.step.halves.keep(*halves)
     before = recorded.state()
     for number, batch in enumerate(GPU_BATCHES):
         index = torch.tensor(batch, device="cuda")

@@ -86,6 +86,12 @@ def test_numbers_of_numpy_become_plain() -> None:
         ({"active_set": "yes"}, "active_set must be true or false"),
         ({"reactivation": 1.5}, "reactivation must be"),
         ({"sharpness": -0.1}, "sharpness must be a number of at least 0"),
+        ({"cross_fitting": True}, "cross_fitting needs weights = 'solver', solver = 'lbfgs', active_set = False and another"),
+        ({"cross_fitting": True, "active_set": False}, 'another schedule than "halving"'),
+        (
+            {"cross_fitting": True, "active_set": False, "schedule": "cosine", "loss": "square"},
+            'cross_fitting is for classification, not for loss = "square"',
+        ),
         ({"averaging": 1}, "averaging must be a number of at least 0 and below 1"),
         ({"flip": 1}, "flip must be true or false"),
         ({"shift": 1.5}, "shift must be a whole number of at least 0"),

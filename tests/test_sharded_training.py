@@ -35,6 +35,7 @@ KINDS: dict[str, tuple[Recipe, dict[str, Any]]] = {
     "moving frame, all active": (replace(BY_SGD, active_set=False), {"inverse_root": "moving_frame"}),
     "preconditioned": (replace(BASE, preconditioner=1.0, learning_rate=0.002), {}),
     "from uphill": (replace(BASE, sharpness=0.1, active_set=False), {}),
+    "halves": (replace(BASE, cross_fitting=True, active_set=False, schedule="cosine", learning_rate=0.002), {}),
     "pixels": (replace(BASE, loss="square", learning_rate=0.05), {}),
 }
 

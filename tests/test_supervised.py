@@ -846,13 +846,14 @@ INTERRUPTED: dict[str, tuple[Recipe, dict[str, Any]]] = {
     ),
     "miso": (replace(QUICK, solver="miso", learning_rate=0.03), {}),
     "from uphill": (replace(SWIFT, schedule="cosine", sharpness=0.1), {}),
+    "halves": (replace(SWIFT, schedule="cosine", active_set=False, cross_fitting=True), {}),
     "miso, averaged": (replace(SWIFT, solver="miso", averaging=0.9, schedule="cosine"), {}),
     "square": (replace(SWIFT, loss="square"), {}),
     "dropout": (SWIFT, {"dropout": 0.2}),
 }
 
 
-QUICKLY_TESTED = ("paper", "cosine, averaged, augmented", "sgd, alpha", "moving frame", "miso", "dropout")
+QUICKLY_TESTED = ("paper", "cosine, averaged, augmented", "sgd, alpha", "moving frame", "miso", "dropout", "halves")
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from sckn.network import CKN
 from sckn.training.active_set import ActiveSet
 from sckn.training.augmentation import moved_images
 from sckn.training.averaging import IterateAverage
+from sckn.training.halves import Halves
 from sckn.training.samples import Samples
 from sckn.training.sharpness import uphill
 from sckn.training.sphere import SphereSGD
@@ -35,7 +36,7 @@ class BatchStep:
     weights: W (d, outputs), for features times `scale`.
     samples: those of this process. active: cleared for samples whose loss has no gradient.
     shift: the largest of the moves given to a step. sharpness: how far uphill the gradient is taken (`uphill`).
-    average: updated after each step.
+    average: updated after each step. halves: the models to use instead of W.
     """
 
     def __init__(
@@ -51,10 +52,11 @@ class BatchStep:
         shift: int = 0,
         sharpness: float = 0.0,
         average: IterateAverage | None = None,
+        halves: Halves | None = None,
     ) -> None:
         self.network, self.weights, self.samples, self.active = network, weights, samples, active
         self.loss, self.optimizer, self.scale, self.shift, self.average = loss, optimizer, scale, shift, average
-        self.sharpness = sharpness
+        self.sharpness, self.halves = sharpness, halves
         self.total_loss = torch.zeros((), dtype=torch.float64, device=weights.device)
         self._recorded: _RecordedStep | None = None
 
@@ -98,7 +100,8 @@ class BatchStep:
             maps = self.network(moved_images(self.samples.images[index], moves, self.shift))
             per_pixel = self.samples.per_pixel
             with torch.autocast(maps.device.type, enabled=False):
-                scores = feature_rows(maps, per_pixel).to(self.weights.dtype) * self.scale @ self.weights
+                features = feature_rows(maps, per_pixel).to(self.weights.dtype) * self.scale
+                scores = features @ self.weights if self.halves is None else self.halves.scores(features, index)
             rows = feature_rows(self.samples.targets[index], per_pixel)
             pixels = len(rows) // len(index)  # the objective is a mean over rows
             losses = self.loss(rows, scores).sum() / pixels

@@ -12,6 +12,7 @@ from sckn.training.active_set import ActiveSet
 from sckn.training.augmentation import draw_moves
 from sckn.training.averaging import IterateAverage
 from sckn.training.batch_step import BatchStep
+from sckn.training.halves import Halves
 from sckn.training.preconditioner import preconditioners
 from sckn.training.recipe import Recipe
 from sckn.training.samples import Samples
@@ -24,7 +25,8 @@ PRECONDITIONING_IMAGES = 2000
 
 
 class FilterStep:
-    """What SGD changes and needs: filters, alphas and frames of the network, W, momentum, running means, the active set.
+    """What SGD changes and needs: filters, alphas and frames of the network, W or the two of `Halves`, momentum, running means,
+    the active set.
 
     All tensors keep their places, where a recorded step finds them.
 
@@ -51,6 +53,7 @@ class FilterStep:
         self.seed, self.generator = seed, torch.Generator().manual_seed(seed)
         self.active = ActiveSet(len(images), images.device, self.processes)
         self.weights = images.new_zeros(width, samples.targets.shape[1]).requires_grad_(recipe.weights == "sgd")
+        self.halves = Halves(len(images), self.weights, self.processes) if recipe.cross_fitting else None
         self.preconditioners = self._preconditioners(saved)
         self.regularization, self.optimizer = regularization, self._optimizer()
         learned = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
@@ -104,6 +107,7 @@ class FilterStep:
             shift=self.recipe.shift,
             sharpness=self.recipe.sharpness,
             average=self.average,
+            halves=self.halves,
         )
 
     def epoch(self, number: int, factor: float) -> float:
@@ -155,6 +159,7 @@ class FilterStep:
     def snapshot(self) -> list[tuple[Tensor, Tensor]]:
         """What an epoch changes, each tensor with its present values."""
         changing = [*self.network.state_dict(keep_vars=True).values(), self.weights, self.active.flags, *self._means()]
+        changing += [] if self.halves is None else [self.halves.weights, self.halves.second]
         return [(tensor, tensor.detach().clone()) for tensor in changing]
 
     def step_back(self, before: list[tuple[Tensor, Tensor]]) -> None:
@@ -171,12 +176,16 @@ class FilterStep:
         """What to go on from, but for W and the network; all processes have a part in it."""
         tensors = {"active": self.active.all_flags(), "generator": self.generator.get_state()}
         tensors |= {f"momentum.{index}": buffer for index, buffer in enumerate(self._momentum())}
+        if self.halves is not None:
+            tensors |= {"halves.weights": self.halves.weights, "halves.second": self.processes.interleaved(self.halves.second)}
         tensors |= {f"preconditioner.{index}": Q for index, Q in enumerate(self.preconditioners) if Q is not None}
         return tensors | {f"mean.{index}": mean for index, mean in enumerate(self._means())}
 
     def _load(self, saved: dict[str, Tensor]) -> None:
         self.active.flags.copy_(saved["active"][self.processes.share])
         self.generator.set_state(saved["generator"].cpu())
+        if self.halves is not None:
+            self.halves.keep(saved["halves.weights"], saved["halves.second"][self.processes.share])
         for index, buffer in enumerate(self._momentum()):
             buffer.copy_(saved[f"momentum.{index}"])
         for index, mean in enumerate(self._means()):

@@ -25,11 +25,16 @@ Batches = Iterable[tuple[Tensor, Tensor]]  # features and targets
 
 @dataclass(frozen=True)
 class Fit:
-    """A linear model at some filters: its mean loss, and its error in percent or, for the square loss, root mean square."""
+    """A linear model at some filters: its mean loss, and its error in percent or, for the square loss, root mean square.
+
+    With cross-fitting, `of_halves` are the models of the halves, (2, d, outputs), and who is in the second; the linear model is
+    their mean.
+    """
 
     linear: LinearModel
     loss: float
     error: float
+    of_halves: tuple[Tensor, Tensor] | None = None
 
 
 @dataclass(frozen=True)
@@ -54,12 +59,33 @@ class LinearStep:
         """The minimum in W at these filters; features that are not finite give a NaN objective."""
         if isinstance(self.recipe.loss_function, Square):
             return self._closed_form(network, samples)
+        features, targets, finite = self._all_features(network, samples)
+        if not finite:
+            return _nothing(features.new_zeros(features.shape[1], targets.shape[1]))
+        linear = self._minimum(features, targets, start, samples)
+        return Fit(linear, *self._measured([(features, targets)], linear.weights, samples))
+
+    def fit_halves(self, network: CKN, samples: Samples, start: LinearModel | None, second: Tensor) -> Fit:
+        """The minima in W of the samples that are in the `second` half (n,) and of those that are not."""
+        features, targets, finite = self._all_features(network, samples)
+        if not finite:
+            return _nothing(features.new_zeros(features.shape[1], targets.shape[1]))
+        found = [self._minimum(features[half], targets[half], start, samples) for half in (~second, second)]
+        both = torch.stack([linear.weights for linear in found])
+        mean = both.mean(0)
+        loss, error = self._measured([(features, targets)], mean, samples)
+        gradient, iterations = max(linear.gradient for linear in found), sum(linear.iterations for linear in found)
+        linear = LinearModel(mean, loss + penalty(mean, self.regularization), gradient, iterations)
+        return Fit(linear, loss, error, (both, second))
+
+    def _all_features(self, network: CKN, samples: Samples) -> tuple[Tensor, Tensor, bool]:
+        """What the linear model sees, its targets, and whether all of it is finite, in all processes."""
         batches = list(feature_batches(network, samples, self.scale))
         features, targets = (torch.cat(parts) for parts in zip(*batches, strict=True))
-        finite = samples.processes.sum((~torch.isfinite(features.sum())).float()) == 0
-        if not bool(finite):
-            return _nothing(features.new_zeros(features.shape[1], targets.shape[1]))
-        linear = fit_linear(
+        return features, targets, bool(samples.processes.sum((~torch.isfinite(features.sum())).float()) == 0)
+
+    def _minimum(self, features: Tensor, targets: Tensor, start: LinearModel | None, samples: Samples) -> LinearModel:
+        return fit_linear(
             features,
             targets,
             self.regularization,
@@ -69,7 +95,6 @@ class LinearStep:
             solver=self.recipe.solver,
             processes=samples.processes,
         )
-        return Fit(linear, *self._measured([(features, targets)], linear.weights, samples))
 
     def _closed_form(self, network: CKN, samples: Samples) -> Fit:
         """Of the square loss: features are not kept, because those of all pixels of all images may be too many."""

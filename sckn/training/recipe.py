@@ -32,6 +32,9 @@ class Recipe:
     clip: the largest norm of a filter's gradient on the sphere, to which longer ones are shortened; None is no limit.
     loss: "squared_hinge", "logistic" or "square".
     weights: W is found by the convex "solver" after each epoch, or learned in the same steps by "sgd".
+    cross_fitting: two models W are found, each from a random half of the samples, drawn anew after each epoch, and steps see a
+        sample with the one that was found without it; after the last epoch W is found from all. It keeps a wide network from
+        learning its samples by heart. With W by L-BFGS, without the active set and "halving", for classification.
     solver: "lbfgs" or "miso". solver_tolerance: its relative gradient.
     weights_learning_rate: of W, with weights = "sgd". closing_fit: then the solver finds W after the last epoch.
     alpha_learning_rate: of log(alpha), where a kernel's alpha is learnable.
@@ -56,6 +59,7 @@ class Recipe:
     clip: float | None = None
     loss: LossName = "squared_hinge"
     weights: Weights = "solver"
+    cross_fitting: bool = False
     solver: Solver = "lbfgs"
     solver_tolerance: float = 1e-3
     weights_learning_rate: float = 1e-3
@@ -81,6 +85,7 @@ class Recipe:
             "warmup": real_number("warmup", self.warmup, least=0),
             "loss": one_of("loss", self.loss, get_args(LossName)),
             "weights": one_of("weights", self.weights, get_args(Weights)),
+            "cross_fitting": true_or_false("cross_fitting", self.cross_fitting),
             "solver": one_of("solver", self.solver, get_args(Solver)),
             "solver_tolerance": real_number("solver_tolerance", self.solver_tolerance, above=0),
             "weights_learning_rate": real_number("weights_learning_rate", self.weights_learning_rate, above=0),
@@ -100,6 +105,13 @@ class Recipe:
                 checked[name] = real_number(name, getattr(self, name), above=0)
         for name, value in checked.items():
             object.__setattr__(self, name, value)
+        if self.cross_fitting:
+            needed = {"weights": "solver", "solver": "lbfgs", "active_set": False}
+            if any(getattr(self, name) != value for name, value in needed.items()) or self.schedule == "halving":
+                given = ", ".join(f"{name} = {value!r}" for name, value in needed.items())
+                raise ValueError(f'cross_fitting needs {given} and another schedule than "halving"')
+            if not self.classifies:
+                raise ValueError('cross_fitting is for classification, not for loss = "square"')
 
     @property
     def loss_function(self) -> Loss:

@@ -212,11 +212,11 @@ class _Alternation:
 
     def _first_fit(self) -> EpochRecord:
         clock = Clock(self.device)
-        fit = self.linear_step.fit(self.network, self.samples, None)
+        fit = self._fit_by_solver(None, 0)
         self.at_zero = self.linear_step.loss_at_zero(self.samples)
         if not math.isfinite(fit.linear.objective):
             raise ValueError("the features of the network are not finite; check its filters")
-        self._keep(fit.linear)
+        self._keep(fit)
         self.averaged_linear = fit.linear
         if self.filter_step.average is not None:
             self.filter_step.average.restart()
@@ -235,7 +235,7 @@ class _Alternation:
         self.epoch += 1
         self.failures = self.failures + 1 if diverged else 0
         if accepted:
-            self._keep(fit.linear)
+            self._keep(fit)
             if self.filter_step.average is not None:
                 self.averaged_linear = self._averaged_linear()
         else:
@@ -278,7 +278,7 @@ class _Alternation:
 
     def _fit_after_epoch(self, loss_seen: float) -> Fit:
         if self._by_solver(self.epoch + 1):
-            return self.linear_step.fit(self.network, self.samples, self.linear)
+            return self._fit_by_solver(self.linear, self.epoch + 1)
         weights = self.filter_step.weights.detach().clone()
         if self.recipe.schedule == "halving":
             return self.linear_step.judge(self.network, self.samples, weights)
@@ -289,6 +289,14 @@ class _Alternation:
         # another pass over the images would cost a third of the epoch
         objective = loss_seen + penalty(weights, self.linear_step.regularization)
         return Fit(LinearModel(weights, objective, math.nan, 0), loss_seen, math.nan)
+
+    def _fit_by_solver(self, start: LinearModel | None, epoch: int) -> Fit:
+        """W at the filters after this epoch; with cross-fitting, of each half, unless it is the last."""
+        halves = self.filter_step.halves
+        if halves is None or epoch >= self.recipe.epochs:
+            return self.linear_step.fit(self.network, self.samples, start)
+        second = halves.deal(self.samples.total(), self.filter_step.generator)
+        return self.linear_step.fit_halves(self.network, self.samples, start, second)
 
     def _by_solver(self, epoch: int) -> bool:
         """Whether W is found by the solver after this epoch."""
@@ -303,10 +311,12 @@ class _Alternation:
             return False
         return all(math.isfinite(alpha) for alpha in _alphas(self.network))
 
-    def _keep(self, linear: LinearModel) -> None:
-        self.linear = linear
+    def _keep(self, fit: Fit) -> None:
+        self.linear = fit.linear
         with torch.no_grad():
-            self.filter_step.weights.copy_(linear.weights)
+            self.filter_step.weights.copy_(fit.linear.weights)
+        if self.filter_step.halves is not None and fit.of_halves is not None:
+            self.filter_step.halves.keep(*fit.of_halves)
 
     def _report_divergence(self, objective: float) -> None:
         found = f"the objective was {objective:.3g} after epoch {self.epoch}"
@@ -399,7 +409,8 @@ class _Alternation:
         """The state of `_state`; network and filter step have theirs already."""
         tensors, numbers = saved.tensors, saved.numbers
         weights, averaged = (tensors[name].to(self.device) for name in ("weights", "averaged_weights"))
-        self._keep(LinearModel(weights, numbers["objective"], math.nan, 0, tensors.get("dual")))
+        linear = LinearModel(weights, numbers["objective"], math.nan, 0, tensors.get("dual"))
+        self._keep(Fit(linear, math.nan, math.nan))
         self.averaged_linear = LinearModel(averaged, math.nan, math.nan, 0, tensors.get("averaged_dual"))
         self.filter_step.sample_gradients = numbers["sample_gradients"]
         for name in ("epoch", "failures", "factor", "best_error", "at_zero"):
