@@ -9,19 +9,19 @@ import torch
 from test_supervised import CAREFUL, COUNT, LAMBDA, TRAIN, Memory, digits, network, train
 from torch import Tensor
 
-from sckn.layer import evaluating
 from sckn.linear import fit_linear, one_vs_all
 from sckn.training.halves import Halves
 from sckn.training.linear_step import LinearStep
 from sckn.training.recipe import Recipe
 from sckn.training.samples import Samples
+from sckn.training.supervised import train_supervised
 
 RECIPE = replace(CAREFUL, schedule="cosine", active_set=False, cross_fitting=True, solver_tolerance=1e-6)
 
 
 def test_halves_are_equal_random_and_whole() -> None:
     halves, generator = Halves(101, torch.zeros(3, 2)), torch.Generator().manual_seed(0)
-    dealt = torch.stack([halves.deal(101, generator) for _ in range(400)])
+    dealt = torch.stack([halves.deal(101, generator).clone() for _ in range(400)])
     assert dealt.sum(dim=1).tolist() == [51] * 400
     often = dealt.double().mean(dim=0)  # each sample is in either half about as often: 0.5 with a deviation of 0.025
     assert (often - 0.5).abs().max() < 0.125
@@ -29,55 +29,56 @@ def test_halves_are_equal_random_and_whole() -> None:
     assert (together - 0.5).abs().max() < 0.125
 
 
-def test_each_model_is_the_minimum_of_its_half() -> None:
-    images, labels = digits()
-    samples = Samples(images[:300], one_vs_all(labels[:300], 10))
-    given = network()
-    step = LinearStep(RECIPE, LAMBDA, 2.5)
-    second = torch.arange(300) % 3 == 0
-    fit = step.fit_halves(given, samples, None, second)
-    assert fit.of_halves is not None
-    found, sides = fit.of_halves
-    assert torch.equal(sides, second)
-    with torch.no_grad(), evaluating(given):
-        features = given(samples.images).flatten(1) * 2.5
-    for W, half in zip(found, (~second, second), strict=True):
-        alone = fit_linear(features[half], samples.targets[half], LAMBDA, tolerance=1e-6)
-        torch.testing.assert_close(W, alone.weights, rtol=1e-3, atol=1e-4)
-    torch.testing.assert_close(fit.linear.weights, found.mean(0))
-    scores = features @ found.mean(0)
-    assert fit.error == pytest.approx(100 * float((scores.argmax(1) != labels[:300]).double().mean()))
-    loss = (torch.relu(1 - samples.targets * scores) ** 2).sum(1).mean()
-    assert fit.loss == pytest.approx(float(loss), rel=1e-5)
-    assert fit.linear.objective == pytest.approx(float(loss + LAMBDA / 2 * found.mean(0).square().sum()), rel=1e-5)
+def objective(features: Tensor, targets: Tensor, W: Tensor) -> float:
+    return float((torch.relu(1 - targets * (features @ W)) ** 2).sum(1).mean() + LAMBDA / 2 * W.square().sum())
 
 
-@pytest.mark.parametrize("epochs", [0, 2])
-def test_the_last_model_is_the_minimum_for_all_samples(epochs: int) -> None:
+def least(features: Tensor, targets: Tensor) -> float:
+    return objective(features, targets, fit_linear(features, targets, LAMBDA, tolerance=1e-6).weights)
+
+
+def test_each_model_is_the_minimum_of_its_samples_in_every_epoch() -> None:
+    """W for all, and one for each half, at the filters that the epoch ended with; halves are new each time."""
     store = Memory()
-    result = train(network(), replace(RECIPE, epochs=epochs), store=store)
     images, labels = digits()
-    scale = store.states[-1].numbers["scale"]
     targets = one_vs_all(labels[:COUNT], 10)
-    with torch.no_grad():
-        features = result.model.network(images[:COUNT]).flatten(1) * scale
-        W = result.model.weights / scale
-
-    def objective(W: Tensor) -> float:
-        return float((torch.relu(1 - targets * (features @ W)) ** 2).sum(1).mean() + LAMBDA / 2 * W.square().sum())
-
-    least = objective(fit_linear(features, targets, LAMBDA, tolerance=1e-6).weights)
-    assert objective(W) == pytest.approx(least, rel=1e-5)
-
-
-def test_steps_see_new_halves_each_epoch() -> None:
-    store = Memory()
-    train(network(), replace(RECIPE, epochs=4), store=store)
-    sides = [state.tensors["halves.second"] for state in store.states[:-1]]  # the last W is of all
-    assert all(abs(int(side.sum()) - COUNT / 2) <= 0.5 for side in sides)
+    result = train(network(), replace(RECIPE, epochs=3), store=store)
+    assert len(store.states) == 4
+    for state in store.states:
+        given = network()
+        given.load_state_dict({name[8:]: value for name, value in state.tensors.items() if name.startswith("network.")})
+        with torch.no_grad():
+            features = given.eval()(images[:COUNT]).flatten(1) * state.numbers["scale"]
+        second = state.tensors["halves.second"]
+        first_W, second_W = state.tensors["halves.weights"]
+        for W, part in ((first_W, ~second), (second_W, second), (state.tensors["weights"], second | ~second)):
+            assert objective(features[part], targets[part], W) == pytest.approx(least(features[part], targets[part]), rel=1e-5)
+            assert objective(features, targets, W) >= least(features, targets) * (1 - 1e-5)
+        assert abs(int(second.sum()) - COUNT / 2) <= 0.5
+    sides = [state.tensors["halves.second"] for state in store.states]
     assert all(not torch.equal(side, other) for side, other in pairwise(sides))
-    for state in store.states[:-1]:
-        torch.testing.assert_close(state.tensors["weights"], state.tensors["halves.weights"].mean(0))
+    torch.testing.assert_close(
+        result.model.weights.detach(), store.states[-1].tensors["weights"] * store.states[-1].numbers["scale"]
+    )
+
+
+def test_a_half_does_not_remember_the_other() -> None:
+    """Its model is the same whatever the search for W of all started from."""
+    images, labels = digits()
+    samples, given = Samples(images[:300], one_vs_all(labels[:300], 10)), network()
+    step, second = LinearStep(replace(RECIPE, solver_tolerance=1e-1), LAMBDA, 2.5), torch.arange(300) % 3 == 0
+    fresh = step.fit(given, samples, None, second)
+    again = step.fit(given, samples, replace(fresh.linear, weights=torch.randn_like(fresh.linear.weights)), second)
+    assert fresh.of_halves is not None
+    assert again.of_halves is not None
+    assert torch.equal(fresh.of_halves, again.of_halves)
+    assert not torch.equal(fresh.linear.weights, again.linear.weights)
+
+
+def test_pixels_are_refused() -> None:
+    images, _ = digits()
+    with pytest.raises(ValueError, match="cross_fitting is for targets of whole images, not of their pixels"):
+        train_supervised(network(), images[:10], torch.ones(10, 1, 2, 2), regularization=0.1, recipe=RECIPE, progress=False)
 
 
 @pytest.mark.slow

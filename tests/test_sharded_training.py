@@ -100,7 +100,8 @@ def test_two_processes_train_as_one(kind: str) -> None:
     assert len(outcomes[0][2]) == len(states) == 6
     assert outcomes[1][2] == []
     for found_state, state in zip(outcomes[0][2], states, strict=True):
-        assert torch.equal(found_state.tensors["active"], state.tensors["active"])
+        for name in {"active", "halves.second"} & set(state.tensors):
+            assert torch.equal(found_state.tensors[name], state.tensors[name])
         assert torch.equal(found_state.tensors["generator"], state.tensors["generator"])
 
 

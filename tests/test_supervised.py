@@ -627,7 +627,7 @@ def test_each_epoch_sees_its_samples() -> None:
     assert not torch.equal(other.model.weights, result.model.weights)
 
 
-@pytest.mark.parametrize("change", [{"active_set": True}, {"schedule": "halving"}, {"solver": "miso"}])
+@pytest.mark.parametrize("change", [{"active_set": True}, {"schedule": "halving"}, {"solver": "miso"}, {"cross_fitting": True}])
 def test_renewal_is_refused_where_samples_are_remembered(change: dict[str, Any]) -> None:
     recipe = replace(CAREFUL, **{"schedule": "cosine", "active_set": False, **change})
     with pytest.raises(ValueError, match="renew needs"):

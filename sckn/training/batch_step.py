@@ -23,8 +23,8 @@ from sckn.training.sphere import SphereSGD
 
 __all__ = ["BatchStep"]
 
-# More than the inverse roots need when a step is recorded, since filters may become more alike.
-SPARE_ITERATIONS = 2
+# More than the inverse roots need when a step is recorded, since filters may become more alike, and uphill are others.
+SPARE_ITERATIONS, SPARE_UPHILL = 2, 2
 
 
 class BatchStep:
@@ -135,7 +135,7 @@ class BatchStep:
         changing = [*self.network.state_dict(keep_vars=True).values(), self.weights, self.active.flags, self.total_loss]
         changing += self.average.means if self.average is not None else []
         before = [tensor.detach().clone() for tensor in changing]
-        iterations = self.network.root_iterations() + SPARE_ITERATIONS
+        iterations = self.network.root_iterations() + SPARE_ITERATIONS + (SPARE_UPHILL if self.sharpness else 0)
         momentum = {parameter: state["momentum_buffer"].clone() for parameter, state in self.optimizer.state.items() if state}
         index, moves = index.clone(), None if moves is None else moves.clone()
         stream = torch.cuda.Stream()

@@ -185,7 +185,8 @@ class FilterStep:
         self.active.flags.copy_(saved["active"][self.processes.share])
         self.generator.set_state(saved["generator"].cpu())
         if self.halves is not None:
-            self.halves.keep(saved["halves.weights"], saved["halves.second"][self.processes.share])
+            self.halves.second.copy_(saved["halves.second"][self.processes.share])
+            self.halves.keep(saved["halves.weights"])
         for index, buffer in enumerate(self._momentum()):
             buffer.copy_(saved[f"momentum.{index}"])
         for index, mean in enumerate(self._means()):

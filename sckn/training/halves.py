@@ -13,14 +13,14 @@ __all__ = ["Halves"]
 
 
 class Halves:
-    """The halves of the samples, dealt anew by `deal`, and the linear model found from each.
+    """The halves of the samples, and the linear model found from each, for use with the other.
 
     Both tensors keep their places, where a recorded step finds them.
 
     Parameters
     ----------
     count: samples of this process.
-    weights: W of all samples, (d, outputs); those of the halves have its type and device.
+    weights: those of the halves have its shape (d, outputs), type and device.
     """
 
     def __init__(self, count: int, weights: Tensor, processes: Processes = ALONE) -> None:
@@ -30,16 +30,14 @@ class Halves:
 
     def deal(self, total: int, generator: torch.Generator) -> Tensor:
         """New halves of the `total` samples of all processes; who of this one is in the second."""
-        order = torch.randperm(total, generator=generator)
         second = torch.zeros(total, dtype=torch.bool)
-        second[order[total // 2 :]] = True
-        return second[self.processes.share].to(self.second.device)
+        second[torch.randperm(total, generator=generator)[total // 2 :]] = True
+        return self.second.copy_(second[self.processes.share])
 
-    def keep(self, weights: Tensor, second: Tensor) -> None:
-        """The models (2, d, outputs) of these halves."""
+    def keep(self, weights: Tensor) -> None:
+        """The models (2, d, outputs) of the first and of the second half."""
         with torch.no_grad():
             self.weights.copy_(weights)
-            self.second.copy_(second)
 
     def scores(self, features: Tensor, index: Tensor) -> Tensor:
         """Of the samples `index` of this process, by the model of the half that they are not in."""

@@ -27,14 +27,13 @@ Batches = Iterable[tuple[Tensor, Tensor]]  # features and targets
 class Fit:
     """A linear model at some filters: its mean loss, and its error in percent or, for the square loss, root mean square.
 
-    With cross-fitting, `of_halves` are the models of the halves, (2, d, outputs), and who is in the second; the linear model is
-    their mean.
+    `of_halves` (2, d, outputs) are the models of one half of the samples each, for cross-fitting.
     """
 
     linear: LinearModel
     loss: float
     error: float
-    of_halves: tuple[Tensor, Tensor] | None = None
+    of_halves: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -55,34 +54,25 @@ class LinearStep:
         length, count = samples.processes.sum(total)
         return cls(recipe, regularization, float(recipe.feature_norm * count / length) if length > 0 else 1.0)
 
-    def fit(self, network: CKN, samples: Samples, start: LinearModel | None) -> Fit:
-        """The minimum in W at these filters; features that are not finite give a NaN objective."""
+    def fit(self, network: CKN, samples: Samples, start: LinearModel | None, second: Tensor | None = None) -> Fit:
+        """The minimum in W at these filters; features that are not finite give a NaN objective.
+
+        With the samples in the `second` half (n,) given, also the minimum for each half alone. These do not start from W of
+        all samples, as the search for the next W does: a minimum found to some tolerance remembers its start, and so
+        samples that are not in its half.
+        """
         if isinstance(self.recipe.loss_function, Square):
             return self._closed_form(network, samples)
-        features, targets, finite = self._all_features(network, samples)
-        if not finite:
-            return _nothing(features.new_zeros(features.shape[1], targets.shape[1]))
-        linear = self._minimum(features, targets, start, samples)
-        return Fit(linear, *self._measured([(features, targets)], linear.weights, samples))
-
-    def fit_halves(self, network: CKN, samples: Samples, start: LinearModel | None, second: Tensor) -> Fit:
-        """The minima in W of the samples that are in the `second` half (n,) and of those that are not."""
-        features, targets, finite = self._all_features(network, samples)
-        if not finite:
-            return _nothing(features.new_zeros(features.shape[1], targets.shape[1]))
-        found = [self._minimum(features[half], targets[half], start, samples) for half in (~second, second)]
-        both = torch.stack([linear.weights for linear in found])
-        mean = both.mean(0)
-        loss, error = self._measured([(features, targets)], mean, samples)
-        gradient, iterations = max(linear.gradient for linear in found), sum(linear.iterations for linear in found)
-        linear = LinearModel(mean, loss + penalty(mean, self.regularization), gradient, iterations)
-        return Fit(linear, loss, error, (both, second))
-
-    def _all_features(self, network: CKN, samples: Samples) -> tuple[Tensor, Tensor, bool]:
-        """What the linear model sees, its targets, and whether all of it is finite, in all processes."""
         batches = list(feature_batches(network, samples, self.scale))
         features, targets = (torch.cat(parts) for parts in zip(*batches, strict=True))
-        return features, targets, bool(samples.processes.sum((~torch.isfinite(features.sum())).float()) == 0)
+        finite = samples.processes.sum((~torch.isfinite(features.sum())).float()) == 0
+        if not bool(finite):
+            return _nothing(features.new_zeros(features.shape[1], targets.shape[1]))
+        linear = self._minimum(features, targets, start, samples)
+        of_halves = None
+        if second is not None:
+            of_halves = torch.stack([self._minimum(features[h], targets[h], None, samples).weights for h in (~second, second)])
+        return Fit(linear, *self._measured([(features, targets)], linear.weights, samples), of_halves)
 
     def _minimum(self, features: Tensor, targets: Tensor, start: LinearModel | None, samples: Samples) -> LinearModel:
         return fit_linear(

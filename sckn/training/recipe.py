@@ -32,9 +32,9 @@ class Recipe:
     clip: the largest norm of a filter's gradient on the sphere, to which longer ones are shortened; None is no limit.
     loss: "squared_hinge", "logistic" or "square".
     weights: W is found by the convex "solver" after each epoch, or learned in the same steps by "sgd".
-    cross_fitting: two models W are found, each from a random half of the samples, drawn anew after each epoch, and steps see a
-        sample with the one that was found without it; after the last epoch W is found from all. It keeps a wide network from
-        learning its samples by heart. With W by L-BFGS, without the active set and "halving", for classification.
+    cross_fitting: beside W two models are found, each from a random half of the samples, drawn anew after each epoch, and
+        steps see a sample with the one that was found without it. It keeps a wide network from learning its samples by heart.
+        With W by L-BFGS, without the active set and "halving", for classification.
     solver: "lbfgs" or "miso". solver_tolerance: its relative gradient.
     weights_learning_rate: of W, with weights = "sgd". closing_fit: then the solver finds W after the last epoch.
     alpha_learning_rate: of log(alpha), where a kernel's alpha is learnable.

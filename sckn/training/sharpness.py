@@ -22,7 +22,7 @@ def uphill(filters: Sequence[Tensor], radius: float) -> Iterator[None]:
         before = [Z.clone() for Z in filters]
         tangent = [sphere_direction(Z.flatten(1), _gradient(Z).flatten(1)) for Z in filters]
         length = torch.stack([direction.square().sum() for direction in tangent]).sum().sqrt()
-        step = radius / length.clamp_min(torch.finfo(length.dtype).tiny)  # no gradient: no step
+        step = torch.where(length > 0, radius / length, 0)
         for Z, direction in zip(filters, tangent, strict=True):
             moved = Z.flatten(1) + step * direction
             Z.copy_((moved / torch.linalg.vector_norm(moved, dim=1, keepdim=True)).view_as(Z))

@@ -89,7 +89,7 @@ def train_supervised(
     store: keeps the state after each epoch; a training that was interrupted goes on from there.
     renew: gives the images and targets of each epoch from the second (number 1) on, as many and as large as the first ones:
         a training on more than fit in memory. Not with what remembers single samples or compares objectives: the active set,
-        schedule = "halving" and MISO.
+        cross-fitting, MISO and schedule = "halving".
     progress: show a bar, if standard error is a terminal.
 
     Example
@@ -120,8 +120,12 @@ def train_supervised(
         raise ValueError("flip and shift move images, but not the targets of their pixels; set flip = False and shift = 0")
     if not any(parameter.requires_grad for parameter in network.parameters()):
         raise ValueError("all parameters of the network are frozen; network.requires_grad_() frees them")
-    if renew is not None and (recipe.active_set or recipe.schedule == "halving" or recipe.solver == "miso"):
-        raise ValueError('renew needs active_set = False, another schedule than "halving", and solver = "lbfgs" in the recipe')
+    if samples.per_pixel and recipe.cross_fitting:
+        raise ValueError("cross_fitting is for targets of whole images, not of their pixels; set cross_fitting = False")
+    remembers = recipe.active_set or recipe.cross_fitting or recipe.solver == "miso"
+    if renew is not None and (remembers or recipe.schedule == "halving"):
+        needed = 'active_set = False, cross_fitting = False, solver = "lbfgs" and another schedule than "halving"'
+        raise ValueError(f"renew needs {needed} in the recipe")
     with precision(recipe.precision, like.device):
         store = store if processes.first else None
         saved = processes.broadcast(store.load_state() if store is not None else None)
@@ -212,11 +216,11 @@ class _Alternation:
 
     def _first_fit(self) -> EpochRecord:
         clock = Clock(self.device)
-        fit = self._fit_by_solver(None, 0)
+        fit = self._fit_by_solver(None)
         self.at_zero = self.linear_step.loss_at_zero(self.samples)
         if not math.isfinite(fit.linear.objective):
             raise ValueError("the features of the network are not finite; check its filters")
-        self._keep(fit)
+        self._keep(fit.linear, fit.of_halves)
         self.averaged_linear = fit.linear
         if self.filter_step.average is not None:
             self.filter_step.average.restart()
@@ -235,7 +239,7 @@ class _Alternation:
         self.epoch += 1
         self.failures = self.failures + 1 if diverged else 0
         if accepted:
-            self._keep(fit)
+            self._keep(fit.linear, fit.of_halves)
             if self.filter_step.average is not None:
                 self.averaged_linear = self._averaged_linear()
         else:
@@ -278,7 +282,7 @@ class _Alternation:
 
     def _fit_after_epoch(self, loss_seen: float) -> Fit:
         if self._by_solver(self.epoch + 1):
-            return self._fit_by_solver(self.linear, self.epoch + 1)
+            return self._fit_by_solver(self.linear)
         weights = self.filter_step.weights.detach().clone()
         if self.recipe.schedule == "halving":
             return self.linear_step.judge(self.network, self.samples, weights)
@@ -290,13 +294,11 @@ class _Alternation:
         objective = loss_seen + penalty(weights, self.linear_step.regularization)
         return Fit(LinearModel(weights, objective, math.nan, 0), loss_seen, math.nan)
 
-    def _fit_by_solver(self, start: LinearModel | None, epoch: int) -> Fit:
-        """W at the filters after this epoch; with cross-fitting, of each half, unless it is the last."""
+    def _fit_by_solver(self, start: LinearModel | None) -> Fit:
+        """W at the filters as they are; with cross-fitting also of new halves of the samples."""
         halves = self.filter_step.halves
-        if halves is None or epoch >= self.recipe.epochs:
-            return self.linear_step.fit(self.network, self.samples, start)
-        second = halves.deal(self.samples.total(), self.filter_step.generator)
-        return self.linear_step.fit_halves(self.network, self.samples, start, second)
+        second = None if halves is None else halves.deal(self.samples.total(), self.filter_step.generator)
+        return self.linear_step.fit(self.network, self.samples, start, second)
 
     def _by_solver(self, epoch: int) -> bool:
         """Whether W is found by the solver after this epoch."""
@@ -311,12 +313,12 @@ class _Alternation:
             return False
         return all(math.isfinite(alpha) for alpha in _alphas(self.network))
 
-    def _keep(self, fit: Fit) -> None:
-        self.linear = fit.linear
+    def _keep(self, linear: LinearModel, of_halves: Tensor | None = None) -> None:
+        self.linear = linear
         with torch.no_grad():
-            self.filter_step.weights.copy_(fit.linear.weights)
-        if self.filter_step.halves is not None and fit.of_halves is not None:
-            self.filter_step.halves.keep(*fit.of_halves)
+            self.filter_step.weights.copy_(linear.weights)
+        if self.filter_step.halves is not None and of_halves is not None:
+            self.filter_step.halves.keep(of_halves)
 
     def _report_divergence(self, objective: float) -> None:
         found = f"the objective was {objective:.3g} after epoch {self.epoch}"
@@ -409,8 +411,7 @@ class _Alternation:
         """The state of `_state`; network and filter step have theirs already."""
         tensors, numbers = saved.tensors, saved.numbers
         weights, averaged = (tensors[name].to(self.device) for name in ("weights", "averaged_weights"))
-        linear = LinearModel(weights, numbers["objective"], math.nan, 0, tensors.get("dual"))
-        self._keep(Fit(linear, math.nan, math.nan))
+        self._keep(LinearModel(weights, numbers["objective"], math.nan, 0, tensors.get("dual")))
         self.averaged_linear = LinearModel(averaged, math.nan, math.nan, 0, tensors.get("averaged_dual"))
         self.filter_step.sample_gradients = numbers["sample_gradients"]
         for name in ("epoch", "failures", "factor", "best_error", "at_zero"):
