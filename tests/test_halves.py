@@ -83,15 +83,13 @@ def test_pixels_are_refused() -> None:
 
 @pytest.mark.slow
 def test_few_images_are_not_learned_by_heart() -> None:
-    """96 features, 200 digits: cross-fitting leaves a larger objective, and a smaller error on other digits."""
+    """96 features, 200 digits: the error on other digits is smaller by more than a twentieth."""
     recipe = Recipe(epochs=10, batch_size=20, learning_rate=0.01, schedule="cosine", active_set=False)
-    objectives, errors = np.zeros((2, 3)), np.zeros((2, 3))
+    errors = np.zeros((2, 3))
     for seed in range(3):
         held_out = tuple(part[TRAIN:] for part in digits(seed))
         for crossed in (0, 1):
             given = network(24, 200, seed)
             result = train(given, replace(recipe, cross_fitting=bool(crossed)), 200, seed, validation=held_out)
-            objectives[crossed, seed] = result.history[-1]["objective"]
             errors[crossed, seed] = result.history[-1]["validation_error"]
-    assert objectives[1].mean() > objectives[0].mean()
     assert errors[1].mean() < 0.95 * errors[0].mean()
