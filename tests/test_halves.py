@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from test_supervised import CAREFUL, COUNT, LAMBDA, TRAIN, Memory, digits, network, train
+from test_supervised import CAREFUL, COUNT, LAMBDA, TRAIN, Memory, digits, nan_fit_at, network, train
 from torch import Tensor
 
 from sckn.linear import fit_linear, one_vs_all
@@ -60,6 +60,18 @@ def test_each_model_is_the_minimum_of_its_samples_in_every_epoch() -> None:
     torch.testing.assert_close(
         result.model.weights.detach(), store.states[-1].tensors["weights"] * store.states[-1].numbers["scale"]
     )
+
+
+def test_an_epoch_that_is_undone_leaves_the_halves_of_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    nan_fit_at({2}, monkeypatch)
+    store = Memory()
+    with pytest.warns(RuntimeWarning, match="the epoch is undone"):
+        history = train(network(), replace(RECIPE, epochs=3), store=store).history
+    assert [record["accepted"] for record in history] == [True, True, False, True]
+    for name in ("halves.weights", "halves.second", "weights"):
+        before, after, later = (state.tensors[name] for state in store.states[1:])
+        assert torch.equal(before, after)
+        assert not torch.equal(after, later)
 
 
 def test_a_half_does_not_remember_the_other() -> None:

@@ -484,11 +484,11 @@ def nan_fit_at(epochs: set[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """The linear step answers NaN after these epochs."""
     fit, calls = LinearStep.fit, [0]
 
-    def broken(self: LinearStep, network: CKN, samples: Any, start: LinearModel | None) -> Fit:
+    def broken(self: LinearStep, network: CKN, *others: Any) -> Fit:
         calls[0] += 1
         if calls[0] - 1 in epochs:
             return Fit(LinearModel(torch.zeros(24, 10), math.nan, math.nan, 0), math.nan, math.nan)
-        return fit(self, network, samples, start)
+        return fit(self, network, *others)
 
     monkeypatch.setattr(LinearStep, "fit", broken)
 
