@@ -1,8 +1,7 @@
 """Products of small matrices in fp32, of which iterations for matrix functions are made.
 
 Where the product is known to be symmetric, half of it is computed. (Tensor cores, with each number split into two of TF32, are
-neither faster at these sizes nor precise enough: they cut sums off instead of rounding them, and the coupled iteration for a
-root of a matrix multiplies that by the condition of the matrix.)
+not faster at these sizes: 58 us against 45 on an H200 for nine symmetric products of 512.)
 """
 
 from typing import Any
