@@ -1,13 +1,18 @@
 """Models by name: where they are looked for, and what is said where they are not."""
 
 import os
+import re
 from pathlib import Path
 
+import numpy as np
 import pytest
+import skimage
 from hatchling.builders.wheel import WheelBuilder
+from PIL import Image
 from tiny_classifier import CLASSES, tiny_classifier
 
 from sckn import CheckpointError, ImageClassifier, load, save, shipped
+from sckn.results import read_result
 from sckn.shipped import SHIPPED, find_shipped
 
 ROOT = Path(__file__).parents[1]
@@ -82,3 +87,32 @@ def test_the_wheel_has_the_models_of_the_package_and_no_others() -> None:
     assert "sckn/models/README.md" in files
     assert "sckn/shipped.py" in files
     assert not [name for name in files if name.startswith("models/")]
+
+
+# its file in the package, the result that it is of, the most megabytes that it may have
+CLASSIFIERS = {"cifar10": ("cifar10-128", 5.0)}
+
+
+@pytest.mark.parametrize("name", CLASSIFIERS)
+def test_a_shipped_classifier_is_that_of_its_result(name: str) -> None:
+    experiment, megabytes = CLASSIFIERS[name]
+    file = find_shipped(name)
+    assert file is not None
+    assert file.stat().st_size <= megabytes * 1e6
+    result = read_result(ROOT / "results" / f"{experiment}.json")
+    classifier = load(name)
+    assert isinstance(classifier, ImageClassifier)
+    assert classifier.experiment == result["config"]
+    assert classifier.figures["test_error"] == result["runs"][0]["test_error"]
+    # the card's figure was measured with this file on a CPU
+    measured = re.search(r"This file: test error ([\d.]+) %", file.with_suffix(".md").read_text())
+    assert measured is not None
+    assert abs(float(measured[1]) - result["runs"][0]["test_error"]) <= 0.1
+
+
+def test_the_classifier_knows_a_cat() -> None:
+    classifier = load("cifar10")
+    assert isinstance(classifier, ImageClassifier)
+    photo = Image.fromarray(skimage.data.chelsea()).resize((32, 32), Image.Resampling.BOX)
+    scores = classifier.predict(np.asarray(photo).transpose(2, 0, 1)[None])
+    assert classifier.classes[int(scores.argmax())] == "cat"
