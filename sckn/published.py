@@ -64,6 +64,8 @@ CLASSIFICATION = Table(
             Row("sckn, 9 layers of 128 filters, the paper's recipe", (Measured("cifar10-128-paper"), None)),
             Row("sckn, best network", (Measured("cifar10-best"), None)),
             Row("sckn, without labels, 1024 and 16384 filters", (Measured("cifar10-unsup-1024-16384"), None)),
+            Row("sckn, without labels, 256 and 1024 filters", (Measured("cifar10-unsup-256-1024"), None)),
+            Row("sckn, without labels, 64 and 256 filters", (Measured("cifar10-unsup-64-256"), None)),
         ),
         (Row("sckn, with flips and shifts", (Measured("cifar10-augmented"), None)),),
     ),

@@ -18,14 +18,17 @@ MISSING = "-"
 Cells = list[list[str]]  # the rows of a group, the method first
 
 
-def render_table(table: Table, results: Path, form: TableFormat = "text") -> str:
-    """The table; a result that is not in the folder `results` is a dash."""
+def render_table(table: Table, results: Path, form: TableFormat = "text", *, empty_rows: bool = True) -> str:
+    """The table; a result that is not in the folder `results` is a dash, and a row may have nothing else or be left out."""
     if not Path(results).is_dir():
         raise ValueError(f"{results} is no folder; give the folder with the results, results/ of the repository")
     groups = [
         [[row.method, *(_shown(figure, table.decimals, Path(results)) for figure in row.figures)] for row in rows]
         for rows in table.groups
     ]
+    if not empty_rows:
+        groups = [[row for row in rows if set(row[1:]) != {MISSING}] for rows in groups]
+        groups = [rows for rows in groups if rows]
     return FORMATS[form](table, groups)
 
 
