@@ -18,7 +18,7 @@ from sckn.superres.side_by_side import SIDE_BY_SIDE, details
 from sckn.training.report_parts import (
     first_filters,
     hint,
-    keep_picture,
+    keep_file,
     learning_curves,
     picture,
     read_config,
@@ -43,7 +43,7 @@ def write_upscaling_report(run: Path, photos: Mapping[str, Tensor] | None = None
     if (run / MODEL).is_file():
         upscaler = load_upscaler(run / MODEL, device)
         for name, content in (details(upscaler, photos) if photos else {}).items():
-            keep_picture(run / CROPS / f"{Path(name).with_suffix('').as_posix().replace('/', '-')}.png", content)
+            keep_file(run / CROPS / f"{Path(name).with_suffix('').as_posix().replace('/', '-')}.png", content)
         parts += [*_details(run), *first_filters(upscaler.model.network)]
     return write_run_page(run, config, parts)
 

@@ -19,7 +19,7 @@ from sckn.training.report_parts import (
     confusion,
     first_filters,
     hint,
-    keep_picture,
+    keep_file,
     learning_curves,
     percent,
     picture,
@@ -124,4 +124,4 @@ def _keep_patches(folder: Path, found: Sequence[StrongestPatches]) -> None:
     for layer in found:
         path = folder / f"layer-{layer.layer:02d}.png"
         zoom = max(1, round(40 / layer.patches.shape[-1]))
-        keep_picture(path, image_grid(layer.patches, zoom))
+        keep_file(path, image_grid(layer.patches, zoom))

@@ -23,7 +23,7 @@ __all__ = [
     "confusion",
     "first_filters",
     "hint",
-    "keep_picture",
+    "keep_file",
     "learning_curves",
     "percent",
     "picture",
@@ -66,9 +66,7 @@ def write_page(path: Path, title: str, parts: Sequence[str]) -> Path:
             "</body></html>",
         ]
     )
-    remove_leftovers(path)
-    with written_whole(path) as temporary:
-        temporary.write_text(page + "\n", encoding="utf-8")
+    keep_file(path, (page + "\n").encode())
     return path
 
 
@@ -128,8 +126,8 @@ def hint(sentence: str) -> str:
     return f"<p class=hint>{escape(sentence)}</p>"
 
 
-def keep_picture(path: Path, content: bytes) -> None:
-    """A PNG in the run folder, from which the report can be made again."""
+def keep_file(path: Path, content: bytes) -> None:
+    """Whole or not at all: the page itself, or a PNG in the run folder, from which it can be made again."""
     with suppress(FileNotFoundError):
         remove_leftovers(path)
     with written_whole(path) as temporary:
