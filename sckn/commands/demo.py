@@ -20,7 +20,7 @@ __all__ = ["demo"]
 def demo(output: Annotated[Path, tyro.conf.arg(aliases=["-o"], metavar="DIR")] = Path("sckn-demo")) -> None:
     """Show what sckn does: classify a photograph, make it larger, learn digits.
 
-    About a minute. Example: sckn demo
+    Under a minute. Example: sckn demo
 
     Args:
         output: Folder for report.html, which shows it all.

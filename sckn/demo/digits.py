@@ -1,6 +1,7 @@
 """scikit-learn's digits, half to learn from and half to test: by their pixels, by a network without labels, and with them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 
@@ -23,12 +24,13 @@ __all__ = ["DigitsReport", "learn_digits", "read_digits"]
 
 CLASSES = 10
 # Narrow and pooled twice: a wide network without labels leaves labels nothing to improve on such small images.
-NETWORK = NetworkConfig(in_channels=1, layers=(LayerConfig(16, 3, subsampling=2), LayerConfig(32, 3, subsampling=2)))
+NETWORK = NetworkConfig(in_channels=1, layers=(LayerConfig(16, 3, subsampling=2), LayerConfig(16, 3, subsampling=2)))
 PATCHES = 20_000
 EXPONENTS = range(-4, 11)  # of lambda, for linear models
-# The paper's recipe. Its length was chosen by cross-validation on the half to learn from.
-RECIPE = Recipe(epochs=20)
-RECIPE_EXPONENTS = (-2, 0, 2)  # of lambda, with the recipe
+# The paper's recipe, with a learning rate that needs fewer steps back. It and the network were chosen by cross-validation on
+# the half to learn from: five folds gave 3.2 % without labels, and 1.8 % with them.
+RECIPE = Recipe(epochs=30, learning_rate=0.02)
+RECIPE_EXPONENTS = (-4, -2, 0)  # of lambda, with the recipe
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +62,11 @@ def read_digits(seed: int = 0) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Ten
 def learn_digits(say: Callable[[str], None], seed: int = 0) -> DigitsReport:
     """Learn in three ways, from half of the digits; `say` is told what happens. The other half is looked at once for each."""
     train, test = read_digits(seed)
+    with _one_thread():
+        return _learn(train, test, say, seed)
+
+
+def _learn(train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], say: Callable[[str], None], seed: int) -> DigitsReport:
     images, labels = train
     say(f"scikit-learn's digits: {len(images)} images of 8 x 8 pixels to learn from, {len(test[0])} to test")
     say("a linear SVM on the pixels ...")
@@ -69,13 +76,25 @@ def learn_digits(say: Callable[[str], None], seed: int = 0) -> DigitsReport:
     network = fit_unsupervised(CKN(NETWORK), images, patches=PATCHES, seed=seed)
     features = encode(network, images), encode(network, test[0])
     without_labels_error = _linear_error((features[0], labels), (features[1], test[1]), NETWORK.layers[-1].filters)
-    say(f"the same network with labels: {len(RECIPE_EXPONENTS)} short trainings to choose lambda, and one with all images ...")
+    say(f"the same network with labels: {len(RECIPE_EXPONENTS)} trainings to choose lambda, and one with all images ...")
     exponent, history = _choice_of_lambda(images, labels, seed)
     model = _with_labels(network, images, labels, exponent, seed).model
     answers = model.predict(test[0]).argmax(1)
     confusion = confusion_matrix(test[1].numpy(), answers.numpy(), CLASSES)
     evaluation = Evaluation(tuple(map(str, range(CLASSES))), confusion)
     return DigitsReport(len(images), pixels_error, without_labels_error, evaluation, model, exponent, history)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Threads that wait for each other after each of so many small steps cost time, on a busy machine ten times the work;
+    and figures do not depend on their number."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _kept(images: Tensor) -> int:
