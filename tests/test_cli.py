@@ -11,12 +11,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import sckn
 from sckn import cli, commands
-from sckn.demo import DemoReport
+from sckn.demo.demonstration import DemoReport
+from sckn.demo.digits import DigitsReport
+from sckn.evaluation import Evaluation
 from sckn.training.experiment import SeedReport
 
 ROOT = Path(__file__).parents[1]
@@ -42,30 +45,39 @@ def outcome(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int | str | Non
     return left.value.code
 
 
-def raising(error: BaseException) -> Callable[[Callable[[str], None]], DemoReport]:
-    def run_demo(say: Callable[[str], None]) -> DemoReport:
+def raising(error: BaseException) -> Callable[[Path, Callable[[str], None]], DemoReport]:
+    def run_demo(output: Path, say: Callable[[str], None]) -> DemoReport:
         raise error
 
     return run_demo
 
 
-def test_demo_prints_what_it_is_told_and_both_errors(
+def demo_report(output: Path) -> DemoReport:
+    """Of digits of which 1 in 8 is wrong with labels."""
+    network = sckn.CKN(sckn.NetworkConfig(1, (sckn.LayerConfig(2, 3),)))
+    evaluation = Evaluation(("0", "1"), np.array([[4, 0], [1, 3]]))
+    digits = DigitsReport(10, 12.346, 3.454, evaluation, sckn.KernelModel(network, torch.zeros(2, 2)), 0, [])
+    return DemoReport((("cat", 1.949), ("dog", -1.25)), None, digits, output / "report.html")
+
+
+def test_demo_prints_what_it_is_told_and_what_was_found(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def quick(say: Callable[[str], None]) -> DemoReport:
+    def quick(output: Path, say: Callable[[str], None]) -> DemoReport:
         say("a step of the demonstration")
-        return DemoReport(pixels_error=12.346, network_error=3.454, training_images=10, test_images=10)
+        return demo_report(output)
 
     monkeypatch.setattr("sckn.commands.demo.run_demo", quick)
-    monkeypatch.setattr(sys, "argv", ["sckn", "demo"])
-    cli.main()
-    output = capsys.readouterr()
-    assert output.err == ""
-    assert output.out.startswith("a step of the demonstration\n")
-    (pixels,) = (line for line in output.out.splitlines() if "the pixels" in line)
-    (network,) = (line for line in output.out.splitlines() if "the features of the kernel network" in line)
-    assert "12.35 %" in pixels
-    assert "3.45 %" in network
+    for options, folder in (([], "sckn-demo"), (["--output", "else where"], "else where")):
+        monkeypatch.setattr(sys, "argv", ["sckn", "demo", *options])
+        cli.main()
+        output = capsys.readouterr()
+        assert output.err == ""
+        first, *lines = output.out.splitlines()
+        assert first == "a step of the demonstration"
+        assert "the photograph: cat 1.95, dog -1.25" in lines
+        assert [line.split()[:2] for line in lines if " %" in line] == [["12.35", "%"], ["3.45", "%"], ["12.50", "%"]]
+        assert any(line.endswith(f"seconds. All of it, with pictures: {folder}/report.html") for line in lines)
 
 
 def test_a_gpu_that_is_not_there_is_one_sentence(
@@ -167,11 +179,11 @@ def test_a_signal_that_is_ignored_stays_so(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_warning_is_one_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def warn(say: object) -> DemoReport:
+    def warn(output: Path, say: object) -> DemoReport:
         with warnings.catch_warnings():
             warnings.simplefilter("always")
             warnings.warn("the epoch is undone", RuntimeWarning, stacklevel=1)
-        return DemoReport(pixels_error=1, network_error=1, training_images=10, test_images=10)
+        return demo_report(output)
 
     monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # and back
     monkeypatch.setattr("sckn.commands.demo.run_demo", warn)

@@ -82,10 +82,11 @@ def test_beside_an_installed_package_is_no_repository(places: Path) -> None:
     assert find_shipped("cifar10-512") is None
 
 
-def test_the_wheel_has_the_models_of_the_package_and_no_others() -> None:
+def test_the_wheel_has_the_models_and_the_picture_of_the_package_and_no_others() -> None:
     files = {file.distribution_path for file in WheelBuilder(str(ROOT)).recurse_included_files()}
     assert "sckn/models/README.md" in files
     assert "sckn/shipped.py" in files
+    assert {"sckn/pictures/cat.png", "sckn/pictures/README.md"} <= files
     assert not [name for name in files if name.startswith("models/")]
 
 

@@ -17,12 +17,13 @@ from sckn.superres.scores import SCORE_COLUMNS, SCORES, score_rows
 from sckn.superres.side_by_side import SIDE_BY_SIDE, details
 from sckn.training.report_parts import (
     first_filters,
-    keep_picture,
+    hint,
+    keep_file,
     learning_curves,
     picture,
     read_config,
     table,
-    write_page,
+    write_run_page,
 )
 from sckn.training.runs import FIGURES, MODEL, RunFolder, read_json
 
@@ -42,9 +43,9 @@ def write_upscaling_report(run: Path, photos: Mapping[str, Tensor] | None = None
     if (run / MODEL).is_file():
         upscaler = load_upscaler(run / MODEL, device)
         for name, content in (details(upscaler, photos) if photos else {}).items():
-            keep_picture(run / CROPS / f"{Path(name).with_suffix('').as_posix().replace('/', '-')}.png", content)
+            keep_file(run / CROPS / f"{Path(name).with_suffix('').as_posix().replace('/', '-')}.png", content)
         parts += [*_details(run), *first_filters(upscaler.model.network)]
-    return write_page(run, config, parts)
+    return write_run_page(run, config, parts)
 
 
 def _held_out(run: Path) -> list[str]:
@@ -62,7 +63,7 @@ def _figures(figures: dict[str, Any], history: list[dict[str, Any]]) -> list[str
     done = f"<p>{figures['last_epoch']['epoch']} epoch(s) on {figures['photos']} photographs, {minutes:.1f} minutes.</p>"
     qualities = {"the model": figures["validation"], "bicubic interpolation": figures["bicubic"]}
     rows = [[name, _decimals(found["psnr"], 2), _decimals(found["ssim"], 4)] for name, found in qualities.items() if found]
-    shown = [table(["", "PSNR", "SSIM"], rows)] if rows else ["<p class=hint>No photographs were held out.</p>"]
+    shown = [table(["", "PSNR", "SSIM"], rows)] if rows else [hint("No photographs were held out.")]
     return ["<h2>Photographs held out</h2>", done, *shown]
 
 

@@ -1,6 +1,7 @@
 """Details of photographs to compare by eye: as they are, by bicubic interpolation, and by a model."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from types import EllipsisType
 
 import numpy as np
 import torch
@@ -12,7 +13,7 @@ from sckn.superres.evaluation import cropped_to_multiple
 from sckn.superres.imresize import imresize
 from sckn.superres.upscaler import Upscaler
 
-__all__ = ["SIDE_BY_SIDE", "details", "three_forms"]
+__all__ = ["SIDE_BY_SIDE", "ZOOM", "details", "lost_most", "side_by_side", "three_forms"]
 
 SIDE_BY_SIDE = "the photograph, bicubic interpolation, the model"
 SIDE = 96  # pixels of a detail
@@ -38,8 +39,19 @@ def details(upscaler: Upscaler, photos: Mapping[str, Tensor]) -> dict[str, bytes
 
 def _detail(forms: list[Tensor]) -> bytes:
     truth, bicubic, _ = forms
-    height, width = (min(SIDE, side) for side in truth.shape)
-    lost = F.avg_pool2d((truth.double() - bicubic.double()).square()[None, None], (height, width), stride=1)[0, 0]
+    return side_by_side([form[lost_most(truth, bicubic)] for form in forms], ZOOM)
+
+
+def lost_most(truth: Tensor, bicubic: Tensor) -> tuple[EllipsisType, slice, slice]:
+    """Where a photograph (H, W) or (3, H, W) has the detail that interpolation loses most of."""
+    height, width = (min(SIDE, side) for side in truth.shape[-2:])
+    squares = (truth.double() - bicubic.double()).square().reshape(-1, 1, *truth.shape[-2:]).sum(dim=0, keepdim=True)
+    lost = F.avg_pool2d(squares, (height, width), stride=1)[0, 0]
     top, left = divmod(int(lost.argmax()), lost.shape[1])
-    tiles = np.stack([form[None, top : top + height, left : left + width].numpy() for form in forms])
-    return image_grid(tiles[None], ZOOM)
+    return ..., slice(top, top + height), slice(left, left + width)
+
+
+def side_by_side(images: Sequence[Tensor], zoom: int = 1) -> bytes:
+    """A PNG of images of one size, (H, W) or (3, H, W) in bytes."""
+    tiles = np.stack([image.reshape(-1, *image.shape[-2:]).numpy() for image in images])
+    return image_grid(tiles[None], zoom)

@@ -5,7 +5,6 @@ respond come from the training images, and are kept as pictures in the run folde
 """
 
 from collections.abc import Sequence
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,21 @@ import numpy as np
 import torch
 
 from sckn.checkpoint import UNREADABLE, load_classifier
-from sckn.confusion import MISTAKES_SHOWN, MOST_CLASSES_SHOWN
 from sckn.data.labelled import LabelledImages
 from sckn.evaluation import Evaluation
 from sckn.image_grid import image_grid
-from sckn.training.report_parts import first_filters, keep_picture, learning_curves, picture, read_config, table, write_page
+from sckn.training.report_parts import (
+    confusion,
+    first_filters,
+    hint,
+    keep_file,
+    learning_curves,
+    percent,
+    picture,
+    read_config,
+    table,
+    write_run_page,
+)
 from sckn.training.runs import EVALUATION, FIGURES, find_classifier, read_json
 from sckn.training.strongest import StrongestPatches, strongest_patches
 
@@ -34,7 +43,7 @@ def write_report(run: Path, train: LabelledImages | None = None, device: torch.d
     """
     run = Path(run)
     config = read_config(run)
-    return write_page(run, config, [*_figures(run), *_curves(run), *_confusion(run), *_filters(run, train, device)])
+    return write_run_page(run, config, [*_figures(run), *_curves(run), *_confusion(run), *_filters(run, train, device)])
 
 
 # -- figures ----------------------------------------------------------------------------------------------------------
@@ -57,18 +66,14 @@ def _figures_of_seeds(seeds: list[dict[str, Any]]) -> list[str]:
         exponent, validation = seed["lambda_exponent"], seed["validation_errors"]
         errors = [seed["test_error"], seed["train_error"], validation.get(str(exponent))]
         minutes = sum(seed["seconds"].values()) / 60
-        rows.append([seed["seed"], *map(_percent, errors), f"2^{exponent}/n", seed["epochs"], f"{minutes:.1f}"])
+        rows.append([seed["seed"], *map(percent, errors), f"2^{exponent}/n", seed["epochs"], f"{minutes:.1f}"])
         if validation:  # lambda is chosen with the first seed
-            choices.append([f"seed {seed['seed']}", *map(_percent, validation.values())])
+            choices.append([f"seed {seed['seed']}", *map(percent, validation.values())])
     parts = ["<h2>Figures</h2>", table(head, rows)]
     if choices:
         exponents = [f"2^{exponent}/n" for exponent in seeds[0]["validation_errors"]]
         parts += ["<h2>Validation error of each lambda</h2>", table(["", *exponents], choices)]
     return parts
-
-
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f} %"
 
 
 def _confusion(run: Path) -> list[str]:
@@ -80,24 +85,7 @@ def _confusion(run: Path) -> list[str]:
         evaluation = Evaluation.from_dict(read_json(path))
     except UNREADABLE as error:
         raise ValueError(f"{path} cannot be read ({error}); remove it, and go on with sckn train --resume") from None
-    (low, high), seed = evaluation.interval, classifier.parents[1].name
-    sentence = (
-        f"{seed}: {evaluation.wrong:,} of {evaluation.images:,} test images are wrong, {evaluation.error:.2f} %; "
-        f"the 95 % interval is {low:.2f} to {high:.2f} %."
-    )
-    return ["<h2>Confusion on the test set</h2>", f"<p>{escape(sentence)}</p>", _confusion_table(evaluation)]
-
-
-def _confusion_table(evaluation: Evaluation) -> str:
-    if len(evaluation.classes) > MOST_CLASSES_SHOWN:
-        return table(["class", "taken for", "images"], evaluation.confusions(MISTAKES_SHOWN))
-    totals = np.maximum(evaluation.confusion.sum(axis=1), 1)
-    lines = ["<div class=wide><table><tr><th>class</th>", *(f"<th>{escape(name)}</th>" for name in evaluation.classes)]
-    lines.append("<th>error</th></tr>")
-    for name, row, total, error in zip(evaluation.classes, evaluation.confusion, totals, evaluation.class_errors, strict=True):
-        cells = [f'<td style="background:rgba(30,100,200,{0.7 * number / total:.3f})">{number}</td>' for number in row]
-        lines.append(f"<tr><td>{escape(name)}</td>{''.join(cells)}<td>{_percent(error)}</td></tr>")
-    return "".join([*lines, "</table></div>"])
+    return confusion(evaluation, classifier.parents[1].name)
 
 
 # -- pictures ---------------------------------------------------------------------------------------------------------
@@ -124,7 +112,7 @@ def _filters(run: Path, train: LabelledImages | None, device: torch.device | str
     parts.append("<h2>Patches to which filters of the upper layers respond most</h2>")
     pictures = sorted(folder.glob("layer-[0-9][0-9].png"))
     if not pictures:
-        return [*parts, "<p class=hint>They come from the training images: sckn report RUN --data DIR adds them.</p>"]
+        return [*parts, hint("They come from the training images: sckn report RUN --data DIR adds them.")]
     parts.append("<p>Each row is a filter; each patch is about as large as what the filter sees of an image.</p>")
     return [
         *parts,
@@ -136,4 +124,4 @@ def _keep_patches(folder: Path, found: Sequence[StrongestPatches]) -> None:
     for layer in found:
         path = folder / f"layer-{layer.layer:02d}.png"
         zoom = max(1, round(40 / layer.patches.shape[-1]))
-        keep_picture(path, image_grid(layer.patches, zoom))
+        keep_file(path, image_grid(layer.patches, zoom))

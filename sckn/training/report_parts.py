@@ -8,6 +8,10 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from sckn.confusion import MISTAKES_SHOWN, MOST_CLASSES_SHOWN
+from sckn.evaluation import Evaluation
 from sckn.extras import MissingPackageError
 from sckn.files import remove_leftovers, written_whole
 from sckn.image_grid import filter_tiles, image_grid
@@ -15,7 +19,19 @@ from sckn.network import CKN
 from sckn.training.curves import draw_curves
 from sckn.training.runs import RunFolder, read_json
 
-__all__ = ["first_filters", "keep_picture", "learning_curves", "picture", "read_config", "table", "write_page"]
+__all__ = [
+    "confusion",
+    "first_filters",
+    "hint",
+    "keep_file",
+    "learning_curves",
+    "percent",
+    "picture",
+    "read_config",
+    "table",
+    "write_page",
+    "write_run_page",
+]
 
 STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #222 }
@@ -33,24 +49,24 @@ def read_config(run: Path) -> dict[str, Any]:
     return read_json(run / "config.json")
 
 
-def write_page(run: Path, config: Mapping[str, Any], parts: Sequence[str]) -> Path:
+def write_run_page(run: Path, config: Mapping[str, Any], parts: Sequence[str]) -> Path:
     """RUN/report.html: the name, these parts, settings, code and machine."""
     name = str(config.get("name", run.resolve().name))
+    return write_page(run / "report.html", name, [*parts, *_settings(config), *_environment(run)])
+
+
+def write_page(path: Path, title: str, parts: Sequence[str]) -> Path:
+    """A page of its title and these parts, whole or not at all."""
     page = "\n".join(
         [
             "<!doctype html>",
-            f'<html lang="en"><head><meta charset="utf-8"><title>{escape(name)}</title><style>{STYLE}</style></head><body>',
-            f"<h1>{escape(name)}</h1>",
+            f'<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title><style>{STYLE}</style></head><body>',
+            f"<h1>{escape(title)}</h1>",
             *parts,
-            *_settings(config),
-            *_environment(run),
             "</body></html>",
         ]
     )
-    path = run / "report.html"
-    remove_leftovers(path)
-    with written_whole(path) as temporary:
-        temporary.write_text(page + "\n", encoding="utf-8")
+    keep_file(path, (page + "\n").encode())
     return path
 
 
@@ -64,7 +80,7 @@ def learning_curves(trainings: Mapping[str, Path]) -> list[str]:
             if not path.is_file() and history:
                 draw_curves(history, path, training.resolve().name)
         except MissingPackageError as error:
-            parts.append(f"<p class=hint>{escape(title)}: {escape(str(error))}; then sckn report adds them here.</p>")
+            parts.append(hint(f"{title}: {error}; then sckn report adds them here."))
         if path.is_file():
             parts.append(picture(path.read_bytes(), f"Learning curves of {title}"))
     return ["<h2>Learning curves</h2>", *parts] if parts else []
@@ -78,8 +94,40 @@ def first_filters(network: CKN) -> list[str]:
     return ["<h2>Filters of the first layer</h2>", *hint, picture(tiles, "Filters, grey is zero")]
 
 
-def keep_picture(path: Path, content: bytes) -> None:
-    """A PNG in the run folder, from which the report can be made again."""
+def confusion(evaluation: Evaluation, whose: str) -> list[str]:
+    """How many test images are wrong, and which classes are taken for which; `whose` these answers are comes first."""
+    low, high = evaluation.interval
+    sentence = (
+        f"{whose}: {evaluation.wrong:,} of {evaluation.images:,} test images are wrong, {evaluation.error:.2f} %; "
+        f"the 95 % interval is {low:.2f} to {high:.2f} %."
+    )
+    return ["<h2>Confusion on the test set</h2>", f"<p>{escape(sentence)}</p>", _confusion_table(evaluation)]
+
+
+def _confusion_table(evaluation: Evaluation) -> str:
+    if len(evaluation.classes) > MOST_CLASSES_SHOWN:
+        return table(["class", "taken for", "images"], evaluation.confusions(MISTAKES_SHOWN))
+    totals = np.maximum(evaluation.confusion.sum(axis=1), 1)
+    lines = ["<div class=wide><table><tr><th>class</th>", *(f"<th>{escape(name)}</th>" for name in evaluation.classes)]
+    lines.append("<th>error</th></tr>")
+    for name, row, total, error in zip(evaluation.classes, evaluation.confusion, totals, evaluation.class_errors, strict=True):
+        cells = [f'<td style="background:rgba(30,100,200,{0.7 * number / total:.3f})">{number}</td>' for number in row]
+        lines.append(f"<tr><td>{escape(name)}</td>{''.join(cells)}<td>{percent(error)}</td></tr>")
+    return "".join([*lines, "</table></div>"])
+
+
+def percent(value: float | None) -> str:
+    """A number of percent, or a dash where there is none."""
+    return "-" if value is None else f"{value:.2f} %"
+
+
+def hint(sentence: str) -> str:
+    """A sentence on what is not here."""
+    return f"<p class=hint>{escape(sentence)}</p>"
+
+
+def keep_file(path: Path, content: bytes) -> None:
+    """Whole or not at all: the page itself, or a PNG in the run folder, from which it can be made again."""
     with suppress(FileNotFoundError):
         remove_leftovers(path)
     with written_whole(path) as temporary:
