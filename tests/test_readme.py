@@ -2,34 +2,34 @@
 
 import json
 import re
+import runpy
 from pathlib import Path
 
 import pytest
 
 from sckn.network import NetworkConfig
+from sckn.published import CLASSIFICATION, Measured
 from sckn.training.experiment import Experiment
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
-ROW = r"^\| (cifar10-\S+) \| [^|]* \| ([\d.]+)(?: ± ([\d.]+))? \| [^|]* \| (\d+) \| (\d+) \|$"
-ROWS = re.findall(ROW, README, flags=re.MULTILINE)
+RESULTS = sorted(path.stem for data in ("cifar10", "svhn") for path in (ROOT / "results").glob(f"{data}-*.json"))
 
 
-@pytest.mark.parametrize(("name", "error", "deviation", "seeds", "seconds"), ROWS)
-def test_the_table_is_that_of_the_results(name: str, error: str, deviation: str, seeds: str, seconds: str) -> None:
-    result = json.loads((ROOT / "results" / f"{name}.json").read_text())
-    assert error == f"{result['test_error']:.2f}"
-    assert deviation == ("" if result["deviation"] is None else f"{result['deviation']:.2f}")
-    assert int(seeds) == len(result["seeds"])
-    assert seconds == f"{result['seconds']:.0f}"
+def test_the_tables_are_those_of_the_results(tmp_path: Path) -> None:
+    with_tables = runpy.run_path(str(ROOT / "experiments" / "readme_tables.py"))["with_tables"]
+    assert "| sckn, 9 layers of 128 filters | 11." in README
+    assert with_tables(README, ROOT / "results") == README, "run python experiments/readme_tables.py"
+    assert "sckn, 9 layers of 128" not in with_tables(README, tmp_path)  # no result, no row
 
 
 def test_every_result_is_in_the_table_and_has_its_experiment() -> None:
-    assert sorted(row[0] for row in ROWS) == sorted(path.stem for path in (ROOT / "results").glob("cifar10-*.json"))
-    assert all((ROOT / "experiments" / f"{row[0]}.toml").exists() for row in ROWS)
+    figures = [figure for rows in CLASSIFICATION.groups for row in rows for figure in row.figures]
+    assert set(RESULTS) <= {figure.result for figure in figures if isinstance(figure, Measured)}
+    assert all((ROOT / "experiments" / f"{name}.toml").exists() for name in RESULTS)
 
 
-@pytest.mark.parametrize("name", [row[0] for row in ROWS])
+@pytest.mark.parametrize("name", RESULTS)
 def test_results_are_those_of_the_experiments_as_they_stand(name: str) -> None:
     settings = Experiment.from_toml(ROOT / "experiments" / f"{name}.toml").to_dict()
     config = json.loads((ROOT / "results" / f"{name}.json").read_text())["config"]

@@ -2,7 +2,6 @@
 
 import json
 import re
-import runpy
 from dataclasses import replace
 from pathlib import Path
 
@@ -199,11 +198,3 @@ def test_rows_without_a_figure_may_be_left_out(tmp_path: Path) -> None:
     lines = render_table(SUPERRES_PSNR, tmp_path, "markdown", empty_rows=False).splitlines()
     assert [line for line in lines if "sckn" in line] == []
     assert [line for line in whole.splitlines() if "sckn" not in line] == lines
-
-
-def test_the_tables_of_the_readme_are_those_of_the_results(tmp_path: Path) -> None:
-    with_tables = runpy.run_path(str(ROOT / "experiments" / "readme_tables.py"))["with_tables"]
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert "| sckn, 9 layers of 128 filters | 11." in readme
-    assert with_tables(readme, ROOT / "results") == readme, "run python experiments/readme_tables.py"
-    assert "sckn, 9 layers of 128" not in with_tables(readme, tmp_path)  # no result, no row
