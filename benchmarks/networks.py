@@ -22,10 +22,11 @@ CLASSES, SIDE = 10, 32
 
 
 def paper_network(filters: int, inverse_root: InverseRoot | None = None, layers: int = 9) -> NetworkConfig:
-    """The first layers of the paper's network for CIFAR-10, with another number of filters."""
-    changes: dict[str, Any] = (
-        {"filters": filters} if inverse_root is None else {"filters": filters, "inverse_root": inverse_root}
-    )
+    """The first layers of the paper's network for CIFAR-10, with another number of filters, and like the plain network without
+    dropout."""
+    changes: dict[str, Any] = {"filters": filters, "dropout": 0.0}
+    if inverse_root is not None:
+        changes["inverse_root"] = inverse_root
     return NetworkConfig(3, tuple(replace(layer, **changes) for layer in PAPER.network.layers[:layers]))
 
 

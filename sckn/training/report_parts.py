@@ -90,8 +90,8 @@ def first_filters(network: CKN) -> list[str]:
     """Those of the first layer, which are small images."""
     filters = network.kernel_layers[0].filters.detach().float().cpu().numpy()
     tiles = image_grid(filter_tiles(filters, columns=min(len(filters), 32)), zoom=8)
-    hint = ["<p>Its patches are single pixels.</p>"] if filters.shape[2] == 1 else []
-    return ["<h2>Filters of the first layer</h2>", *hint, picture(tiles, "Filters, grey is zero")]
+    note = ["<p>Its patches are single pixels.</p>"] if filters.shape[2] == 1 else []
+    return ["<h2>Filters of the first layer</h2>", *note, picture(tiles, "Filters, grey is zero")]
 
 
 def confusion(evaluation: Evaluation, whose: str) -> list[str]:
