@@ -1,7 +1,7 @@
 """A trained model with what is needed to use it: the names of its classes, and how images are prepared for it."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Self, get_args
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -10,9 +10,9 @@ from tqdm import tqdm
 
 from sckn.layer import evaluating
 from sckn.model import KernelModel
-from sckn.precision import Precision, precision
+from sckn.precision import precision
 from sckn.preparation import Preparation
-from sckn.settings import one_of, whole_number
+from sckn.settings import whole_number
 
 __all__ = ["ImageClassifier"]
 
@@ -26,7 +26,7 @@ class ImageClassifier(nn.Module):
     ----------
     model: trained on prepared images. classes: a name for each of its outputs, in their order.
     image_size: width and height of the images.
-    preparation: of images. precision: on a GPU, that of the training; on a CPU it is fp32.
+    preparation: of images.
     name, experiment: of the training, and all its settings. figures: what it reached.
 
     Example
@@ -45,7 +45,6 @@ class ImageClassifier(nn.Module):
         image_size: int,
         *,
         preparation: Preparation | None = None,
-        precision: Precision = "highest",
         name: str = "",
         experiment: Mapping[str, Any] | None = None,
         figures: Mapping[str, Any] | None = None,
@@ -55,7 +54,6 @@ class ImageClassifier(nn.Module):
         self.classes = _distinct_names(classes)
         self.image_size = whole_number("image_size", image_size)
         self.preparation = Preparation() if preparation is None else preparation
-        self.precision: Precision = one_of("precision", precision, get_args(Precision))
         self.name, self.experiment, self.figures = str(name), dict(experiment or {}), dict(figures or {})
         self._check_fit()
 
@@ -84,10 +82,10 @@ class ImageClassifier(nn.Module):
 
     @torch.no_grad()
     def predict(self, images: Tensor | np.ndarray, batch_size: int = 256, *, progress: bool = False) -> Tensor:
-        """Scores of many images, a batch at a time, on the device of the model."""
+        """Scores of many images, a batch at a time, on the device of the model, and the same on each: in fp32."""
         images = images if isinstance(images, Tensor) else torch.from_numpy(np.ascontiguousarray(images))
         device = self.model.weights.device
-        with evaluating(self), precision(self.precision if device.type == "cuda" else "highest", device):
+        with evaluating(self), precision("highest", device):
             batches = images.split(whole_number("batch_size", batch_size))
             bar = tqdm(batches, desc="classifying", unit="batch", disable=None if progress else True, leave=False)
             return torch.cat([self(batch.to(device)) for batch in bar])
@@ -98,7 +96,6 @@ class ImageClassifier(nn.Module):
             "classes": list(self.classes),
             "image_size": self.image_size,
             "preparation": self.preparation.to_dict(),
-            "precision": self.precision,
             "name": self.name,
             "experiment": self.experiment,
             "figures": self.figures,
@@ -107,7 +104,7 @@ class ImageClassifier(nn.Module):
     @classmethod
     def described(cls, model: KernelModel, description: Mapping[str, Any]) -> Self:
         """The classifier that `description` told of; what a later version may have added to it is passed over."""
-        fields = ("classes", "image_size", "precision", "name", "experiment", "figures")
+        fields = ("classes", "image_size", "name", "experiment", "figures")
         known = {field: description[field] for field in fields}
         return cls(model, preparation=Preparation.from_dict(description["preparation"]), **known)
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import torch
 
-__all__ = ["Precision", "full_precision", "precision"]
+__all__ = ["Precision", "full_precision", "loses_digits", "precision"]
 
 Precision = Literal["highest", "high", "medium"]
 
@@ -28,6 +28,11 @@ def precision(name: Precision, device: torch.device) -> Iterator[None]:
     finally:
         for switch, value in zip(switches, before, strict=True):
             switch.fp32_precision = value
+
+
+def loses_digits(name: Precision, device: torch.device) -> bool:
+    """Whether what is computed at this precision on this device differs from fp32."""
+    return name == "medium" or (name == "high" and device.type == "cuda")
 
 
 @contextmanager

@@ -1045,6 +1045,33 @@ def test_medium_precision_trains_and_the_settings_are_restored() -> None:
     assert result.history[-1]["objective"] != exact.history[-1]["objective"]
 
 
+@pytest.mark.parametrize(
+    "changes", [{}, {"averaging": 0.8}, {"weights": "sgd", "closing_fit": True, "schedule": "cosine"}], ids=str
+)
+def test_the_last_weights_are_those_of_features_in_fp32(changes: dict[str, Any]) -> None:
+    """Whatever the precision of training: W is the minimum for the features as those who use the model compute them."""
+    recipe = replace(CAREFUL, solver_tolerance=1e-6, precision="medium", **{**SLOW_RATES, **changes})
+    memory = Memory()
+    result = train(network(), recipe, regularization=0.05, store=memory)
+    images, labels = (part[:COUNT] for part in digits())
+    scale = memory.states[-1].numbers["scale"]
+    averaged = memory.states[-1].tensors["averaged_weights" if recipe.averaging else "weights"] * scale
+
+    def slope(weights: Tensor) -> float:
+        """Of the objective, relative to that at W = 0."""
+        features = result.model.network(images).flatten(1).double().detach() * scale
+        W = (weights.double() / scale).requires_grad_()
+        sizes = []
+        for point in (W, torch.zeros_like(W, requires_grad=True)):
+            loss = SquaredHinge()(one_vs_all(labels, 10).double(), features @ point).sum() / COUNT
+            objective = loss + 0.05 / 2 * point.square().sum()
+            sizes.append(float(torch.autograd.grad(objective, point)[0].norm()))
+        return sizes[0] / sizes[1]
+
+    assert slope(result.model.weights) < 1e-5
+    assert slope(averaged) > 1e-4  # of the last epoch, for features in bf16
+
+
 # -- on a GPU -------------------------------------------------------------------------------------------------------------
 
 

@@ -47,7 +47,7 @@ class Recipe:
     flip: mirror images at random. shift: move them by up to so many pixels each way at random.
     preconditioner: damping of the matrix Q (see `preconditioners`); None is no preconditioner.
     feature_norm: features are scaled once, before training, to this mean norm, which gives lambda its meaning.
-    precision: "highest" (fp32), "high" (TF32) or "medium" (bf16).
+    precision: of training, "highest" (fp32), "high" (TF32) or "medium" (bf16). The last W of the solver is for fp32 always.
     """
 
     epochs: int = 100

@@ -22,7 +22,7 @@ from sckn.layer import evaluating
 from sckn.linear import LinearModel, penalty
 from sckn.model import KernelModel
 from sckn.network import CKN
-from sckn.precision import precision
+from sckn.precision import loses_digits, precision
 from sckn.processes import ALONE, Processes
 from sckn.settings import real_number, whole_number
 from sckn.training.filter_step import FilterStep
@@ -353,12 +353,23 @@ class _Alternation:
 
     def _model_at_the_end(self) -> KernelModel:
         """The network that was given ends with the filters of the model."""
+        if loses_digits(self.recipe.precision, self.device) and self._by_solver(self.recipe.epochs):
+            self._fit_in_fp32()
         model = self._model()
         if model.network is not self.network:
             self.network.load_state_dict(model.network.state_dict())
             model.network = self.network
         self.network.eval()
         return model
+
+    def _fit_in_fp32(self) -> None:
+        """W for features as those who use the model compute them: features in bf16 differ from them alike for all images, and W
+        found with these would make up for differences that are not there."""
+        with precision("highest", self.device):
+            if self.filter_step.average is None:
+                self.linear = self.linear_step.fit(self.network, self.samples, self.linear).linear
+            else:
+                self.averaged_linear = self._averaged_linear()
 
     # -- figures and state --------------------------------------------------------------------------------------------
 

@@ -154,7 +154,7 @@ class _Runner:
         return self._share(self.train, order)
 
     def _answers(self, model: KernelModel, images: Tensor) -> Tensor:
-        with precision(self.recipe.precision, self.device):
+        with precision("highest", self.device):  # as everybody else who uses the model
             return model.predict(images).argmax(1)
 
     def _error(self, model: KernelModel, images: Tensor, labels: Tensor, count: int) -> float:
@@ -177,7 +177,6 @@ class _Runner:
             class_names(self.train, model.weights.shape[1]),
             self.train.images.shape[2],
             preparation=self.experiment.preparation,
-            precision=self.recipe.precision,
             name=self.experiment.name,
             experiment=self.experiment.to_dict(),
             figures=figures,
