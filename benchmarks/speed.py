@@ -105,6 +105,17 @@ def plain_step(filters: int, batch: int, samples: Samples, index: Tensor) -> Cal
     return recorded(step) if device.type == "cuda" else step
 
 
+@dataclass(frozen=True)
+class Recorded:
+    """A CUDA graph, and the step whose tensors it reads and writes: without it their memory would be given to others."""
+
+    graph: torch.cuda.CUDAGraph
+    step: Callable[[], None]
+
+    def __call__(self) -> None:
+        self.graph.replay()
+
+
 def recorded(step: Callable[[], None]) -> Callable[[], None]:
     """The same as a CUDA graph."""
     stream = torch.cuda.Stream()
@@ -117,10 +128,7 @@ def recorded(step: Callable[[], None]) -> Callable[[], None]:
     with torch.cuda.graph(graph):
         step()
 
-    def replay(_keeps_its_tensors: Callable[[], None] = step) -> None:
-        graph.replay()
-
-    return replay
+    return Recorded(graph, step)
 
 
 def steps(filters: int, batch: int, name: Precision, device: torch.device, repeats: int) -> Row:

@@ -82,7 +82,7 @@ class ImageClassifier(nn.Module):
 
     @torch.no_grad()
     def predict(self, images: Tensor | np.ndarray, batch_size: int = 256, *, progress: bool = False) -> Tensor:
-        """Scores of many images, a batch at a time, on the device of the model, and the same on each: in fp32."""
+        """Scores of many images, a batch at a time, on the device of the model, and alike on each: in fp32."""
         images = images if isinstance(images, Tensor) else torch.from_numpy(np.ascontiguousarray(images))
         device = self.model.weights.device
         with evaluating(self), precision("highest", device):

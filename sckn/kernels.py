@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from sckn.fused import exponential
-from sckn.settings import real_number, true_or_false, whole_number
+from sckn.settings import known_settings, real_number, true_or_false, whole_number
 
 __all__ = ["ArcCosine", "Exponential", "Kernel", "Linear", "Polynomial", "from_dict", "homogeneous", "root", "to_dict"]
 
@@ -216,7 +216,6 @@ def from_dict(description: dict[str, Any]) -> Kernel:
     name = arguments.pop("name", None)
     if name not in _KERNELS:
         raise ValueError(f"unknown kernel {name!r}; expected one of {', '.join(_KERNELS)}")
-    try:
-        return _KERNELS[name](**arguments)
-    except TypeError as error:
-        raise ValueError(f"kernel {name} does not take these settings: {error}") from None
+    kind: Any = _KERNELS[name]
+    known_settings(f"the kernel {name}", arguments, {field.name for field in fields(kind)})
+    return kind(**arguments)

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from sckn.data.batches import floating_point
 from sckn.layer import evaluating
 from sckn.network import CKN
+from sckn.precision import precision
 
 __all__ = ["KernelModel", "feature_rows"]
 
@@ -41,8 +42,8 @@ class KernelModel(nn.Module):
 
     @torch.no_grad()
     def predict(self, images: Tensor, batch_size: int = 256) -> Tensor:
-        """Scores of many images, in floating point or bytes, a batch at a time, on the device of the model."""
+        """Scores of many images, in floating point or bytes, a batch at a time, on the device of the model, not below fp32."""
         like = self.weights
-        with evaluating(self):
+        with evaluating(self), precision("highest", like.device):
             batches = (floating_point(batch.to(like.device)).to(like.dtype) for batch in images.split(batch_size))
             return torch.cat([self(batch) for batch in batches])

@@ -1,7 +1,7 @@
 """The convolutional kernel network: layers stacked, section 2 of the paper."""
 
 from collections import defaultdict
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Self
 
 import torch
@@ -12,7 +12,7 @@ from sckn.inverse_root import inverse_square_root, iterations_needed, moving_fra
 from sckn.layer import KernelLayer, LayerConfig
 from sckn.nystrom import filter_grams
 from sckn.patches import channels_last
-from sckn.settings import whole_number
+from sckn.settings import known_settings, whole_number
 
 __all__ = ["CKN", "NetworkConfig"]
 
@@ -46,26 +46,26 @@ class NetworkConfig:
         }
 
     @classmethod
-    def from_dict(cls, fields: dict[str, Any]) -> Self:
+    def from_dict(cls, description: dict[str, Any]) -> Self:
         """The config that `to_dict` described; settings left out have those of the table `every_layer`, if there is one, else
         their defaults."""
-        if not isinstance(fields, dict):
-            raise ValueError(f"a network is described by a table with in_channels and layers, got {fields!r}")
-        fields = dict(fields)
-        common = fields.pop("every_layer", {})
+        if not isinstance(description, dict):
+            raise ValueError(f"a network is described by a table with in_channels and layers, got {description!r}")
+        known_settings("the network", description, ("in_channels", "layers", "every_layer"), ("in_channels", "layers"))
+        common, layers = description.get("every_layer", {}), description["layers"]
         if not isinstance(common, dict):
             raise ValueError(f"every_layer is a table of the settings that layers share, got {common!r}")
-        try:
-            tables = [{**common, **layer} for layer in fields["layers"]]
-            layers = [
-                LayerConfig(**{**table, "kernel": kernels.from_dict(table["kernel"])} if "kernel" in table else table)
-                for table in tables
-            ]
-            return cls(**{**fields, "layers": tuple(layers)})
-        except KeyError as error:
-            raise ValueError(f"the network's description lacks {error}") from None
-        except TypeError as error:
-            raise ValueError(f"the network's description has a setting that is not known here: {error}") from None
+        if not isinstance(layers, list | tuple) or not all(isinstance(layer, dict) for layer in layers):
+            raise ValueError(f"layers is a list of tables, one a layer, got {layers!r}")
+        described = (_layer(number, {**common, **layer}) for number, layer in enumerate(layers, 1))
+        return cls(description["in_channels"], tuple(described))
+
+
+def _layer(number: int, table: dict[str, Any]) -> LayerConfig:
+    """The layer that a table describes."""
+    known = {field.name for field in fields(LayerConfig)}
+    known_settings(f"layer {number} of the network", table, known, required=("filters", "patch"))
+    return LayerConfig(**{**table, "kernel": kernels.from_dict(table["kernel"])} if "kernel" in table else table)
 
 
 class CKN(nn.Module):

@@ -4,9 +4,10 @@ import math
 import numbers
 import operator
 import re
+from collections.abc import Collection
 from typing import Any
 
-__all__ = ["file_name", "one_of", "real_number", "true_or_false", "whole_number"]
+__all__ = ["file_name", "known_settings", "one_of", "real_number", "true_or_false", "whole_number"]
 
 
 def whole_number(name: str, value: Any, least: int = 1) -> int:
@@ -38,6 +39,14 @@ def true_or_false(name: str, value: Any) -> bool:
     if not isinstance(value, bool) and type(value).__name__ != "bool":  # numpy's is called so too
         raise ValueError(f"{name} must be true or false, got {value!r}")
     return bool(value)
+
+
+def known_settings(what: str, given: Collection[str], known: Collection[str], required: Collection[str] = ()) -> None:
+    """Refuse a table with names that are not known, or without one that is required."""
+    unknown, missing = sorted(set(given) - set(known)), sorted(set(required) - set(given))
+    if unknown or missing:
+        problem = f"has unknown settings: {', '.join(unknown)}" if unknown else f"lacks {', '.join(missing)}"
+        raise ValueError(f"{what} {problem}; the settings are {', '.join(sorted(known))}")
 
 
 def file_name(name: str, value: Any) -> str:

@@ -149,7 +149,7 @@ def test_a_pickle_is_not_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         ({"config": "{"}, "cannot be read"),
         ({"config": "[]"}, "cannot be read"),
         ({"config": "[" * 100_000}, "cannot be read"),
-        ({"config": '{"in_channels": 2}'}, "lacks 'layers'"),
+        ({"config": '{"in_channels": 2}'}, "the network lacks layers; the settings are"),
         ({"config": json.dumps({**CONFIG.to_dict(), "surprise": 1})}, "surprise"),
         ({"config": json.dumps(NetworkConfig(2, (LayerConfig(10**9, 99),)).to_dict())}, "do not fit its own config"),
         ({"config": json.dumps(replace(CONFIG, in_channels=3).to_dict())}, "do not fit its own config"),

@@ -111,7 +111,8 @@ def test_each_seed_holds_out_other_images(tiny: Path, monkeypatch: pytest.Monkey
     numbered = LabelledImages(train.images, np.arange(150))
     monkeypatch.setitem(experiments.READERS, "cifar10", lambda folder: (numbered, numbered))
     monkeypatch.setattr(module, "validation_errors", shuffled)
-    run_without_labels(replace(Experiment.from_toml(tiny), seeds=(0, 1, 0)), tiny.parent, torch.device("cpu"), test=False)
+    for seeds in ((0, 1), (0,)):
+        run_without_labels(replace(Experiment.from_toml(tiny), seeds=seeds), tiny.parent, torch.device("cpu"), test=False)
     assert orders[0] == orders[2]
     held_out = [set(order[120:]) for order in orders[:2]]
     assert len(held_out[0] & held_out[1]) < 20  # 6 of 30 by chance
@@ -162,6 +163,10 @@ def test_the_command_writes_the_contract_of_a_result(tiny: Path, monkeypatch: py
         (TOML.replace("patches", "pathces"), "unknown settings: pathces"),
         (TOML.replace("cifar10", "imagenet"), "dataset must be 'cifar10' or 'cifar100' or 'svhn' or 'folder', got 'imagenet'"),
         (TOML.replace("filters = 8", "filters = 0"), "filters must be a whole number"),
+        (TOML.replace("filters = 8", "fitlers = 8"), "layer 1 of the network has unknown settings: fitlers; the settings are"),
+        (TOML.replace("filters = 8\n", ""), "layer 1 of the network lacks filters; the settings are dropout, epsilon, filters"),
+        (TOML.replace("seeds = [0, 1]", "seeds = [1, 1]"), "seeds must differ from each other, got [1, 1]"),
+        (TOML[: TOML.index("[[network")] + "layers = 3", "layers is a list of tables, one a layer, got 3"),
         (TOML.replace("iterations = 3", 'decorrelation = "all"'), "decorrelation must be"),
         (TOML.replace("iterations = 3", "validation = 1.5"), "validation must be"),
         (TOML.replace("iterations = 3", "selection_epochs = 3"), "selection_epochs belongs to experiments with a recipe"),

@@ -92,9 +92,10 @@ def check_classification(trained: Path, images: Path) -> None:
     (images / "broken.png").write_bytes(b"no image")
     done = program("classify", trained, "-", images, "nowhere", "--json", "--top", "2", given=(images / "2.png").read_bytes())
     assert done.returncode == 1
+    wanted = "give a whole image in BMP, GIF, JPEG, PNG, PPM, TIFF or WEBP"
     assert done.stderr.decode().splitlines() == [
-        f"sckn: {images}/broken.png cannot be read: not an image of a known format",
-        "sckn: nowhere cannot be read: it does not exist",
+        f"sckn: {images}/broken.png cannot be read: not an image of a known format; {wanted}",
+        f"sckn: nowhere cannot be read: it does not exist; {wanted}",
         "sckn: 2 of 6 images cannot be read",
     ]
     found = json.loads(done.stdout)["images"]
@@ -161,6 +162,8 @@ def test_a_model_is_used_by_its_name_on_a_folder_of_images(
         (["evaluate", "classifier", "--data", "here", "--picture", "a.jpg"], "a.jpg must be a PNG file"),
         (["classify", "classifier"], "there are no images to classify"),
         (["classify", "classifier", "-", "-"], "there is one image on standard input; give - once"),
+        (["classify", "classifier", "a.png"], "a.png cannot be read: it does not exist; give a whole image in BMP"),
+        (["classify", "classifier", "text"], "text cannot be read: not an image of a known format; give a whole image"),
         (["classify", "classifier", "a.png", "--top", "0"], "top must be a whole number of at least 1, got 0"),
         (["classify", "text", "a.png"], "text is not a whole .safetensors file"),
         (["tables", "psnr"], "there is no table 'psnr'; there is classification, superres-psnr, superres-ssim"),
@@ -185,6 +188,19 @@ def test_what_goes_wrong_is_one_sentence(
     before = files_in(tmp_path)
     assert sentence(capsys, monkeypatch, *arguments).startswith(expected)
     assert files_in(tmp_path) == before
+
+
+def test_standard_input_may_be_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As daemons start programs: it is needed for - alone."""
+    classifier = save(tiny_classifier(), tmp_path / "classifier")
+    image = tmp_path / "image.png"
+    Image.fromarray(striped(1, 0).images[0].transpose(1, 2, 0)).save(image)
+    monkeypatch.setattr(sys, "stdin", None)
+    assert printed(capsys, monkeypatch, "classify", classifier, image).startswith(f"{image}: ")
+    told = sentence(capsys, monkeypatch, "classify", classifier, "-")
+    assert told.startswith("the image on standard input cannot be read: there is nothing on standard input; give ")
 
 
 @pytest.mark.parametrize(("options", "begin"), [([], "Test error in percent"), (["--format", "latex"], r"\begin{table}")])

@@ -1,5 +1,6 @@
 """`sckn classify`."""
 
+import io
 import sys
 from typing import Annotated
 
@@ -10,8 +11,11 @@ from sckn.classification import STANDARD_INPUT, classify_files
 from sckn.commands.endings import fail
 from sckn.commands.options import Device, chosen_device, model_file, print_json
 from sckn.data.folder import printable
+from sckn.image_files import FORMATS
 
 __all__ = ["classify"]
+
+WANTED = f"give a whole image in {', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
 
 
 def classify(
@@ -38,7 +42,8 @@ def classify(
         raise ValueError("there is one image on standard input; give - once")
     classifier = load_classifier(model_file(model), chosen_device(device))
     answers, count, problems = [], 0, 0
-    for answer in classify_files(classifier, images, sys.stdin.buffer, top=top):
+    given = sys.stdin.buffer if STANDARD_INPUT in images and sys.stdin is not None else io.BytesIO()  # it may be closed
+    for answer in classify_files(classifier, images, given, top=top):
         count += 1
         if json:
             answers.append(answer.to_dict())
@@ -46,9 +51,15 @@ def classify(
             print(f"{printable(answer.image)}: {', '.join(f'{printable(name)} {score:.2f}' for name, score in answer.best)}")
         if answer.problem is not None:
             problems += 1
-            print(f"sckn: {printable(answer.image)} cannot be read: {answer.problem}", file=sys.stderr)
+            print(f"sckn: {_name(answer.image)} cannot be read: {answer.problem}; {WANTED}", file=sys.stderr)
     if json:
         print_json({"model": model, "name": classifier.name, "images": answers})
-    if problems:
+    if problems and count > 1:
         sys.stdout.flush()  # what was found comes before what was not
         fail(f"{problems} of {count} images cannot be read")
+    if problems:
+        sys.exit(1)
+
+
+def _name(image: str) -> str:
+    return "the image on standard input" if image == STANDARD_INPUT else printable(image)

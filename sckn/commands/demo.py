@@ -11,6 +11,7 @@ import tyro
 
 from sckn.data.folder import printable
 from sckn.demo.demonstration import DemoReport, run_demo
+from sckn.demo.digits import CAVEAT
 from sckn.demo.page import error_rows
 from sckn.demo.photo import CLASSIFIER, PHOTO, SCALE
 
@@ -36,6 +37,7 @@ def demo(output: Annotated[Path, tyro.conf.arg(aliases=["-o"], metavar="DIR")] =
     print("test error on digits")
     for name, error in error_rows(report.digits):
         print(f"  {error:5.2f} %  {name}")
+    print(CAVEAT)
     print(f"\n{perf_counter() - started:.0f} seconds. All of it, with pictures: {printable(str(report.page))}")
     print("Next:")
     for words in _next_commands(report):

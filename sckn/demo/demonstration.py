@@ -12,6 +12,8 @@ from sckn.demo.photo import CLASSIFIER, SCALE, UPSCALER, Classes, Upscaled, clas
 
 __all__ = ["DemoReport", "run_demo"]
 
+PAGE = "report.html"
+
 Found = TypeVar("Found")
 
 
@@ -38,7 +40,7 @@ def run_demo(output: Path, say: Callable[[str], None], seed: int = 0) -> DemoRep
     upscaled = _if_possible(upscale_photo, say)
     digits = learn_digits(say, seed)
     say("the report ...")
-    return DemoReport(classes, upscaled, digits, write_demo_page(output / "report.html", classes, upscaled, digits))
+    return DemoReport(classes, upscaled, digits, write_demo_page(output / PAGE, classes, upscaled, digits))
 
 
 def _if_possible(find: Callable[[], Found], say: Callable[[str], None]) -> Found | None:
@@ -56,3 +58,5 @@ def _check_folder(output: Path) -> None:
         raise ValueError(f"{there} is not a folder; choose another place for the report with --output")
     if not os.access(there, os.W_OK | os.X_OK):
         raise ValueError(f"nothing may be written into {there}; choose another folder for the report with --output")
+    if os.path.isdir(output / PAGE):
+        raise ValueError(f"{output / PAGE} is a folder; choose another place for the report with --output")

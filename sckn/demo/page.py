@@ -4,7 +4,7 @@ from html import escape
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from sckn.demo.digits import DigitsReport
+from sckn.demo.digits import CAVEAT, DigitsReport
 from sckn.demo.photo import CLASSIFIER, PHOTO, SCALE, UPSCALER, Classes, Upscaled
 from sckn.extras import MissingPackageError
 from sckn.superres.side_by_side import ZOOM, lost_most, side_by_side
@@ -59,7 +59,7 @@ def _upscaled(upscaled: Upscaled | None) -> list[str]:
 def _errors(digits: DigitsReport) -> list[str]:
     told = (
         f"Learned from {digits.training_images} of scikit-learn's handwritten digits, 8 x 8 pixels, "
-        f"and tested on the other {digits.with_labels.images}."
+        f"and tested on the other {digits.with_labels.images}. {CAVEAT}"
     )
     rows = [(name, percent(error)) for name, error in error_rows(digits)]
     return [f"<h2>Digits</h2><p>{escape(told)}</p>", table(["", "test error"], rows)]

@@ -20,6 +20,7 @@ from tqdm import tqdm
 from sckn.layer import evaluating
 from sckn.model import KernelModel
 from sckn.network import NetworkConfig
+from sckn.precision import precision
 from sckn.settings import real_number, true_or_false, whole_number
 from sckn.superres import detail
 from sckn.superres.assembly import assembled
@@ -206,7 +207,7 @@ class Upscaler(nn.Module):
         device = self.model.weights.device
         dtype = torch.promote_types(self.model.weights.dtype, torch.float32)
         large = torch.empty(self.scale * height, self.scale * width, dtype=dtype, device=small.device)
-        with evaluating(self):
+        with evaluating(self), precision("highest", device):
             for tile in cover(height, width, side):
                 part = tile.cut(small, self.context)[None, None].to(device, dtype)
                 large[tile.place(self.scale)] = self(part)[0, 0].to(large)

@@ -90,6 +90,8 @@ class Experiment:
         for name in ("seeds", "lambda_exponents"):
             if not isinstance(getattr(self, name), tuple) or not getattr(self, name):
                 raise ValueError(f"{name} must be a list of one or more whole numbers, got {getattr(self, name)!r}")
+            if len(set(getattr(self, name))) < len(getattr(self, name)):
+                raise ValueError(f"{name} must differ from each other, got {list(getattr(self, name))}")
         checked = {
             "name": file_name("name", self.name),
             "dataset": one_of("dataset", self.dataset, tuple(READERS)),
@@ -213,5 +215,5 @@ def class_names(data: LabelledImages, count: int) -> tuple[str, ...]:
 
 
 def peak_memory(device: torch.device) -> float | None:
-    """GiB of the accelerator's memory used at most since the program began."""
+    """GiB of the accelerator's memory used at most, since the program began or the peak was reset."""
     return torch.cuda.max_memory_allocated(device) / 2**30 if device.type == "cuda" else None

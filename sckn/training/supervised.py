@@ -52,12 +52,16 @@ class TrainingResult:
 
     Objective, loss and training error are those of the filters and W at the end of the epoch, before it was undone if it was;
     with W by SGD and a schedule other than "halving" they are, but for the last epoch, means over the steps of the epoch, and
-    there is no training error. The validation error is that of the model as it would be returned: after the epoch was
-    undone, and with averaged iterates. `learning_rate` is that with which the next epoch would begin.
+    there is no training error. The validation error is that of the model after the epoch was undone, and with averaged
+    iterates. `learning_rate` is that with which the next epoch would begin.
+
+    All these are at the precision of the recipe. Where that is below fp32, W of the model is that of the solver for features in
+    fp32, found after the last epoch in `closing_seconds`.
     """
 
     model: KernelModel
     history: list[EpochRecord]
+    closing_seconds: float = 0.0
 
 
 def train_supervised(
@@ -210,7 +214,10 @@ class _Alternation:
                 bar.set_postfix({label: f"{value:.4g}" for label, value in figures.items()}, refresh=False)
                 bar.n = self.epoch
                 bar.refresh()
-        return TrainingResult(self._model_at_the_end(), self.history)
+        clock = Clock(self.device)
+        model = self._model_at_the_end()
+        clock.lap("closing")
+        return TrainingResult(model, self.history, clock.seconds["closing"])
 
     # -- the alternation ----------------------------------------------------------------------------------------------
 

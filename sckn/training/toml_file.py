@@ -5,6 +5,8 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+from sckn.settings import known_settings
+
 __all__ = ["checked_settings", "read_toml"]
 
 
@@ -21,8 +23,5 @@ def read_toml(path: Path) -> dict[str, Any]:
 def checked_settings(path: Path, *, known: Collection[str], required: Collection[str]) -> dict[str, Any]:
     """What the file says, if it has only settings that are known, and all that are required."""
     content = read_toml(path)
-    unknown, missing = sorted(set(content) - set(known)), sorted(set(required) - set(content))
-    if unknown or missing:
-        problem = f"has unknown settings: {', '.join(unknown)}" if unknown else f"lacks {', '.join(missing)}"
-        raise ValueError(f"{path} {problem}; the settings are {', '.join(sorted(known))}")
+    known_settings(str(path), content, known, required)
     return content

@@ -13,6 +13,7 @@ and in it the epoch, where it stopped:
     RUN/report.html          all of it for people
 """
 
+import gc
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -76,11 +77,19 @@ def run_with_labels(
     runner = _Runner(experiment, experiment.recipe, train, device, Path(run), tensorboard, processes, say)
     reports: list[SeedReport] = []
     for seed in experiment.seeds:
+        _forget_the_last(device)
         reports.append(runner.run_seed(seed, held_out, reports[0] if reports else None) if test else runner.judge_seed(seed))
     if root is not None:
         write_json(Path(run) / FIGURES, [asdict(report) for report in reports])
         write_report(Path(run), train, device)
     return reports
+
+
+def _forget_the_last(device: torch.device) -> None:
+    """What the training of another seed left in memory, in cycles of references, and its peak."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
 
 
 def _refuse_what_cannot_work(
@@ -134,7 +143,7 @@ class _Runner:
         recipe = replace(self.recipe, epochs=epochs)
         place = self.run / f"seed-{seed}" / "final"
         result = self._training(place, seed, recipe, best, (images, labels), None, len(self.train.labels))
-        seconds["final training"] = _seconds(result.history)
+        seconds["final training"] = round(_seconds(result.history) + result.closing_seconds, 2)
         clock = Clock(self.device)
         train_error = self._error(result.model, images, labels, len(self.train.labels))
         evaluation = self._evaluation(result.model, test)
@@ -153,20 +162,16 @@ class _Runner:
         order = torch.randperm(len(self.train.labels), generator=torch.Generator().manual_seed(seed)).numpy()
         return self._share(self.train, order)
 
-    def _answers(self, model: KernelModel, images: Tensor) -> Tensor:
-        with precision("highest", self.device):  # as everybody else who uses the model
-            return model.predict(images).argmax(1)
-
     def _error(self, model: KernelModel, images: Tensor, labels: Tensor, count: int) -> float:
         """Percent of the `count` images of all processes that the model gets wrong."""
-        wrong = (self._answers(model, images) != labels).double().sum()
+        wrong = (model.predict(images).argmax(1) != labels).double().sum()
         return 100 * float(self.processes.sum(wrong)) / count
 
     def _evaluation(self, model: KernelModel, test: LabelledImages) -> Evaluation:
         """On the test set, of which every process does its share. It may have classes that nothing was learned of."""
         images, labels = self._share(test, np.arange(len(test.labels)))
         classes = max(model.weights.shape[1], int(test.labels.max()) + 1)
-        own = confusion_matrix(labels.cpu().numpy(), self._answers(model, images).cpu().numpy(), classes)
+        own = confusion_matrix(labels.cpu().numpy(), model.predict(images).argmax(1).cpu().numpy(), classes)
         total = self.processes.sum(torch.from_numpy(own).to(self.device)).cpu().numpy()
         return Evaluation(class_names(self.train, classes), total)
 
@@ -250,7 +255,8 @@ class _Runner:
         )
         if store is not None:
             store.finish(result.model)
-        return TrainingResult(result.model, self.processes.broadcast([] if store is None else store.history()))
+        history = self.processes.broadcast([] if store is None else store.history())
+        return replace(result, history=history)
 
     def _fit_unsupervised(self, network: CKN, images: Tensor, seed: int) -> None:
         experiment = self.experiment
