@@ -18,13 +18,11 @@ from sckn.evaluation import evaluate
 from sckn.files import written_whole
 from sckn.modelcard import classifier_card, upscaler_card
 from sckn.results import read_result
-from sckn.shipped import IN_PACKAGE, IN_REPOSITORY, UPSCALERS
+from sckn.shipped import IN_PACKAGE, IN_REPOSITORY, PACKAGED
 from sckn.superres.scores import score_upscaler
 from sckn.superres.upscaler import Upscaler
 from sckn.training.experiment import read_dataset
 from sckn.training.runs import find_model, read_json
-
-PACKAGED = ("cifar10", *UPSCALERS)
 
 
 def ship(

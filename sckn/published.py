@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from sckn.shipped import FACTORS
+
 __all__ = ["CLASSIFICATION", "MEASURES", "SETS", "SUPERRES_PSNR", "SUPERRES_SSIM", "Measured", "Row", "Table", "score_field"]
 
 
@@ -78,7 +80,6 @@ CLASSIFICATION = Table(
 
 SETS = ("Set5", "Set14", "Kodak")
 MEASURES = {"psnr": 2, "ssim": 4}  # with the decimals that the paper prints
-FACTORS = (2, 3, 4)
 
 
 def score_field(measure: str, name: str, factor: int | None = None) -> str:

@@ -8,18 +8,30 @@ import os
 import re
 from pathlib import Path
 
-__all__ = ["FACTORS", "IN_PACKAGE", "IN_REPOSITORY", "SHIPPED", "UPSCALERS", "find_shipped", "upscaler_name"]
+__all__ = [
+    "CLASSIFIER",
+    "FACTORS",
+    "IN_PACKAGE",
+    "IN_REPOSITORY",
+    "PACKAGED",
+    "SHIPPED",
+    "UPSCALERS",
+    "find_shipped",
+    "upscaler_name",
+]
 
 IN_PACKAGE = Path(__file__).parent / "models"
 IN_REPOSITORY = Path(__file__).parents[1] / "models"
 
+CLASSIFIER = "cifar10"
 # Models that make photographs larger: one a factor, and one as fast as a processor needs it.
 FACTORS = (2, 3, 4)
 UPSCALERS = tuple(f"superres-x{factor}{form}" for factor in FACTORS for form in ("", "-fast"))
+PACKAGED = (CLASSIFIER, *UPSCALERS)
 
 # What is expected to be there, and what to do where it is not.
 SHIPPED = {
-    "cifar10": "install sckn again, or train one with sckn train experiments/cifar10-128.toml",
+    CLASSIFIER: "install sckn again, or train one with sckn train experiments/cifar10-128.toml",
     "cifar10-512": (
         "it is too large for the package: get models/cifar10-512.safetensors from the repository of sckn, and give its path, "
         "or set SCKN_MODELS to the folder it is in"

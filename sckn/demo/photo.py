@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sckn.checkpoint import load_classifier, load_upscaler
 from sckn.classification import classify_files
-from sckn.shipped import find_shipped, upscaler_name
+from sckn.shipped import CLASSIFIER, find_shipped, upscaler_name
 from sckn.superres.evaluation import measure_upscaling
 from sckn.superres.photos import open_photo, read_luminance
 from sckn.superres.picture import Picture
@@ -20,7 +20,7 @@ __all__ = ["CLASSIFIER", "PHOTO", "SCALE", "UPSCALER", "Classes", "Upscaled", "c
 
 PHOTO = Path(__file__).parents[1] / "pictures" / "cat.png"
 SCALE = 2
-CLASSIFIER, UPSCALER = "cifar10", upscaler_name(SCALE, fast=True)
+UPSCALER = upscaler_name(SCALE, fast=True)
 TOP = 3
 
 Classes = tuple[tuple[str, float], ...]  # best first, each with its score

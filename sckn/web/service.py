@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from sckn.shipped import FACTORS, UPSCALERS, upscaler_name
+from sckn.shipped import CLASSIFIER, FACTORS, UPSCALERS, upscaler_name
 from sckn.version import __version__
 from sckn.web import tasks
 from sckn.web.jobs import Jobs
@@ -17,7 +17,7 @@ from sckn.web.worker import WorkerLostError
 
 __all__ = ["Service"]
 
-CLASSIFIERS = ("cifar10",)
+CLASSIFIERS = (CLASSIFIER,)
 # Reading one image or classifying it; longer than that takes only what was made to take long.
 QUICK_SECONDS = 60.0
 FIRST_SECONDS = 300.0  # to load all models
