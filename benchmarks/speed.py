@@ -127,7 +127,6 @@ def recorded(step: Callable[[], None]) -> Callable[[], None]:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         step()
-
     return Recorded(graph, step)
 
 

@@ -2,10 +2,11 @@
 
 from PIL import Image, UnidentifiedImageError
 
-__all__ = ["FORMATS", "what_is_wrong"]
+__all__ = ["FORMATS", "FORMATS_IN_WORDS", "what_is_wrong"]
 
 # Pillow knows more, but some of these start other programs (EPS), and few hold photographs.
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+FORMATS_IN_WORDS = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
 
 
 def what_is_wrong(error: Exception) -> str:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from sckn.fused import exponential
-from sckn.settings import known_settings, real_number, true_or_false, whole_number
+from sckn.settings import check_names, real_number, true_or_false, whole_number
 
 __all__ = ["ArcCosine", "Exponential", "Kernel", "Linear", "Polynomial", "from_dict", "homogeneous", "root", "to_dict"]
 
@@ -217,5 +217,5 @@ def from_dict(description: dict[str, Any]) -> Kernel:
     if name not in _KERNELS:
         raise ValueError(f"unknown kernel {name!r}; expected one of {', '.join(_KERNELS)}")
     kind: Any = _KERNELS[name]
-    known_settings(f"the kernel {name}", arguments, {field.name for field in fields(kind)})
+    check_names(f"the kernel {name}", arguments, {field.name for field in fields(kind)})
     return kind(**arguments)

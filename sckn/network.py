@@ -12,7 +12,7 @@ from sckn.inverse_root import inverse_square_root, iterations_needed, moving_fra
 from sckn.layer import KernelLayer, LayerConfig
 from sckn.nystrom import filter_grams
 from sckn.patches import channels_last
-from sckn.settings import known_settings, whole_number
+from sckn.settings import check_names, whole_number
 
 __all__ = ["CKN", "NetworkConfig"]
 
@@ -51,7 +51,7 @@ class NetworkConfig:
         their defaults."""
         if not isinstance(description, dict):
             raise ValueError(f"a network is described by a table with in_channels and layers, got {description!r}")
-        known_settings("the network", description, ("in_channels", "layers", "every_layer"), ("in_channels", "layers"))
+        check_names("the network", description, ("in_channels", "layers", "every_layer"), ("in_channels", "layers"))
         common, layers = description.get("every_layer", {}), description["layers"]
         if not isinstance(common, dict):
             raise ValueError(f"every_layer is a table of the settings that layers share, got {common!r}")
@@ -64,7 +64,7 @@ class NetworkConfig:
 def _layer(number: int, table: dict[str, Any]) -> LayerConfig:
     """The layer that a table describes."""
     known = {field.name for field in fields(LayerConfig)}
-    known_settings(f"layer {number} of the network", table, known, required=("filters", "patch"))
+    check_names(f"layer {number} of the network", table, known, required=("filters", "patch"))
     return LayerConfig(**{**table, "kernel": kernels.from_dict(table["kernel"])} if "kernel" in table else table)
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection
 from typing import Any
 
-__all__ = ["file_name", "known_settings", "one_of", "real_number", "true_or_false", "whole_number"]
+__all__ = ["check_names", "file_name", "one_of", "real_number", "true_or_false", "whole_number"]
 
 
 def whole_number(name: str, value: Any, least: int = 1) -> int:
@@ -41,7 +41,7 @@ def true_or_false(name: str, value: Any) -> bool:
     return bool(value)
 
 
-def known_settings(what: str, given: Collection[str], known: Collection[str], required: Collection[str] = ()) -> None:
+def check_names(what: str, given: Collection[str], known: Collection[str], required: Collection[str] = ()) -> None:
     """Refuse a table with names that are not known, or without one that is required."""
     unknown, missing = sorted(set(given) - set(known)), sorted(set(required) - set(given))
     if unknown or missing:

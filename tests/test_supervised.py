@@ -1055,7 +1055,7 @@ def test_the_last_weights_are_those_of_features_in_fp32(changes: dict[str, Any])
     result = train(network(), recipe, regularization=0.05, store=memory)
     images, labels = (part[:COUNT] for part in digits())
     scale = memory.states[-1].numbers["scale"]
-    averaged = memory.states[-1].tensors["averaged_weights" if recipe.averaging else "weights"] * scale
+    of_the_last_epoch = memory.states[-1].tensors["averaged_weights" if recipe.averaging else "weights"] * scale
 
     def slope(weights: Tensor) -> float:
         """Of the objective, relative to that at W = 0."""
@@ -1069,7 +1069,7 @@ def test_the_last_weights_are_those_of_features_in_fp32(changes: dict[str, Any])
         return sizes[0] / sizes[1]
 
     assert slope(result.model.weights) < 1e-5
-    assert slope(averaged) > 1e-4  # of the last epoch, for features in bf16
+    assert slope(of_the_last_epoch) > 1e-4  # for features in bf16
 
 
 # -- on a GPU -------------------------------------------------------------------------------------------------------------

@@ -11,11 +11,11 @@ from sckn.classification import STANDARD_INPUT, classify_files
 from sckn.commands.endings import fail
 from sckn.commands.options import Device, chosen_device, model_file, print_json
 from sckn.data.folder import printable
-from sckn.image_files import FORMATS
+from sckn.image_files import FORMATS_IN_WORDS
 
 __all__ = ["classify"]
 
-WANTED = f"give a whole image in {', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
+WANTED = f"give a whole image in {FORMATS_IN_WORDS}"
 
 
 def classify(

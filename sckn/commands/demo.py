@@ -13,7 +13,8 @@ from sckn.data.folder import printable
 from sckn.demo.demonstration import DemoReport, run_demo
 from sckn.demo.digits import CAVEAT
 from sckn.demo.page import error_rows
-from sckn.demo.photo import CLASSIFIER, PHOTO, SCALE
+from sckn.demo.photo import PHOTO, SCALE
+from sckn.shipped import CLASSIFIER
 
 __all__ = ["demo"]
 

@@ -8,7 +8,8 @@ from typing import TypeVar
 
 from sckn.demo.digits import DigitsReport, learn_digits
 from sckn.demo.page import write_demo_page
-from sckn.demo.photo import CLASSIFIER, SCALE, UPSCALER, Classes, Upscaled, classify_photo, upscale_photo
+from sckn.demo.photo import SCALE, UPSCALER, Classes, Upscaled, classify_photo, upscale_photo
+from sckn.shipped import CLASSIFIER
 
 __all__ = ["DemoReport", "run_demo"]
 

@@ -5,8 +5,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from sckn.demo.digits import CAVEAT, DigitsReport
-from sckn.demo.photo import CLASSIFIER, PHOTO, SCALE, UPSCALER, Classes, Upscaled
+from sckn.demo.photo import PHOTO, SCALE, UPSCALER, Classes, Upscaled
 from sckn.extras import MissingPackageError
+from sckn.shipped import CLASSIFIER
 from sckn.superres.side_by_side import ZOOM, lost_most, side_by_side
 from sckn.training.curves import draw_curves
 from sckn.training.report_parts import confusion, first_filters, hint, percent, picture, table, write_page

@@ -16,7 +16,7 @@ from sckn.superres.photos import open_photo, read_luminance
 from sckn.superres.picture import Picture
 from sckn.superres.side_by_side import three_forms
 
-__all__ = ["CLASSIFIER", "PHOTO", "SCALE", "UPSCALER", "Classes", "Upscaled", "classify_photo", "upscale_photo"]
+__all__ = ["PHOTO", "SCALE", "UPSCALER", "Classes", "Upscaled", "classify_photo", "upscale_photo"]
 
 PHOTO = Path(__file__).parents[1] / "pictures" / "cat.png"
 SCALE = 2

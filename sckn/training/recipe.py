@@ -7,7 +7,7 @@ from typing import Any, Literal, Self, get_args
 from sckn.linear import Solver
 from sckn.losses import Logistic, Loss, Square, SquaredHinge
 from sckn.precision import Precision
-from sckn.settings import known_settings, one_of, real_number, true_or_false, whole_number
+from sckn.settings import check_names, one_of, real_number, true_or_false, whole_number
 
 __all__ = ["Recipe", "Schedule"]
 
@@ -138,5 +138,5 @@ class Recipe:
         """The recipe that a table describes; settings left out have their defaults."""
         if not isinstance(settings, dict):
             raise ValueError(f"a recipe is a table of settings, got {settings!r}")
-        known_settings("the recipe", settings, {field.name for field in fields(cls)})
+        check_names("the recipe", settings, {field.name for field in fields(cls)})
         return cls(**settings)

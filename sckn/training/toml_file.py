@@ -5,7 +5,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from sckn.settings import known_settings
+from sckn.settings import check_names
 
 __all__ = ["checked_settings", "read_toml"]
 
@@ -23,5 +23,5 @@ def read_toml(path: Path) -> dict[str, Any]:
 def checked_settings(path: Path, *, known: Collection[str], required: Collection[str]) -> dict[str, Any]:
     """What the file says, if it has only settings that are known, and all that are required."""
     content = read_toml(path)
-    known_settings(str(path), content, known, required)
+    check_names(str(path), content, known, required)
     return content
