@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from sckn.inverse_root import InverseRoot
 from sckn.network import NetworkConfig
 from sckn.patches import channels_last
+from sckn.precision import without_autocast
 from sckn.training.experiment import Experiment
 from sckn.training.samples import Samples
 
@@ -53,7 +54,7 @@ class PlainNetwork(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         maps = self.encode(images)
-        with torch.autocast(maps.device.type, enabled=False):  # as for a kernel network
+        with without_autocast(maps.device):  # as for a kernel network
             maps = maps.to(self.head.weight.dtype)
             return self.head(maps if isinstance(self.head, nn.Conv2d) else maps.flatten(1))
 

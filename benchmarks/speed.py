@@ -23,7 +23,7 @@ from torch import Tensor
 from sckn.inverse_root import InverseRoot
 from sckn.losses import SquaredHinge
 from sckn.network import CKN
-from sckn.precision import Precision, precision
+from sckn.precision import Precision, precision, without_autocast
 from sckn.training.filter_step import FilterStep
 from sckn.training.samples import Samples
 
@@ -98,7 +98,7 @@ def plain_step(filters: int, batch: int, samples: Samples, index: Tensor) -> Cal
     def step() -> None:
         optimizer.zero_grad(set_to_none=True)
         scores = network(samples.images[index])
-        with torch.autocast(device.type, enabled=False):
+        with without_autocast(device):
             (loss(samples.targets[index], scores.float()).sum() / batch).backward()
         optimizer.step()
 

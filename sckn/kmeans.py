@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from sckn.precision import without_autocast
 from sckn.processes import ALONE, Processes
 
 __all__ = ["KMeans", "spherical_kmeans"]
@@ -59,7 +60,7 @@ def spherical_kmeans(
     chunk = chunk or max(1024, 2**28 // count)
     if initial is None:
         initial = vectors[torch.randperm(rows, generator=generator)[:count].to(vectors.device)]
-    with torch.autocast(vectors.device.type, enabled=False):
+    with without_autocast(vectors.device):
         return _lloyd(vectors, initial, iterations, chunk, processes)
 
 

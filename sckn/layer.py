@@ -1,7 +1,7 @@
 """One layer of the network: patches -> kernel map projected on the filters' span -> pooling, equation (11)."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Self, get_args
 
@@ -14,6 +14,7 @@ from sckn.kernels import Exponential, Kernel
 from sckn.nystrom import filter_gram, unit_rows
 from sckn.patches import check_patches_fit, maps_and_margin, patch_squares
 from sckn.pooling import PAPER_WIDTH, gaussian_pool, pooled_size
+from sckn.precision import without_autocast
 from sckn.settings import one_of, real_number, true_or_false, whole_number
 
 __all__ = ["KernelLayer", "LayerConfig", "evaluating"]
@@ -186,19 +187,23 @@ class KernelLayer(nn.Module):
         """The output map; `root` is B, and `directions` Z, where a network has computed them for several layers at once."""
         config = self.config
         maps = self.checked(maps)
+        in_autocast = torch.is_autocast_enabled(maps.device.type)
+        maps = maps.to(self.filters.dtype) if in_autocast else maps
         root = self.inverse_root() if root is None else root  # (p, p)
         Z = self.directions() if directions is None else directions
         Z = Z.view_as(self.filters).to(maps.dtype)  # (p, c, e, e)
         squares = patch_squares(maps, config.patch, config.padding)  # (B, 1, H', W')
         seen = F.dropout(maps, config.dropout) if self.training and config.dropout else maps
         padded, margin = maps_and_margin(seen, config.patch, config.padding)
-        projected = F.conv2d(padded, Z, padding=margin)  # (B, p, H', W')
-        scaled = self.kernel.scaled(projected, squares, config.norm_offset, overwrite=True)
-        pooled = gaussian_pool(scaled, config.subsampling, config.pooling_width)
-        # pooling is linear, so B' may come after it, where there are fewer pixels
-        output = F.conv2d(pooled, root.T[:, :, None, None].to(pooled.dtype))
-        # as any layer, in the type of autocast, if that is on
-        return output if torch.is_autocast_enabled(maps.device.type) else output.to(maps.dtype)
+        # Half precision is for products with patches of several pixels, most of the work, alone. An exponential of large alpha,
+        # which layers of single pixels learn, magnifies the rounding of its argument; and what B adds up nearly cancels.
+        with nullcontext() if config.patch > 1 else without_autocast(maps.device):
+            projected = F.conv2d(padded, Z, padding=margin)  # (B, p, H', W')
+        with without_autocast(maps.device):
+            scaled = self.kernel.scaled(projected, squares, config.norm_offset, overwrite=True)
+            pooled = gaussian_pool(scaled, config.subsampling, config.pooling_width)
+            # pooling is linear, so B' may come after it, where there are fewer pixels
+            return F.conv2d(pooled, root.T[:, :, None, None].to(pooled.dtype)).to(maps.dtype)
 
     def extra_repr(self) -> str:
         config = self.config

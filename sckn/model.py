@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from sckn.data.batches import floating_point
 from sckn.layer import evaluating
 from sckn.network import CKN
-from sckn.precision import precision
+from sckn.precision import precision, without_autocast
 
 __all__ = ["KernelModel", "feature_rows"]
 
@@ -34,7 +34,7 @@ class KernelModel(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         maps = self.network(images)
-        with torch.autocast(maps.device.type, enabled=False):  # classes may differ by less than bf16 tells apart
+        with without_autocast(maps.device):  # classes may differ by less than bf16 tells apart
             scores = feature_rows(maps, self.per_pixel).to(self.weights.dtype) @ self.weights + self.bias
         if not self.per_pixel:
             return scores

@@ -1,15 +1,15 @@
-"""How precisely convolutions and large products are computed; norms, kernels and p x p matrices always keep fp32.
+"""How precisely convolutions with patches are computed; norms, kernels and p x p matrices always keep fp32 numbers.
 
 The names are those of torch.set_float32_matmul_precision: "highest" is fp32, "high" TF32, "medium" bf16.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Literal
 
 import torch
 
-__all__ = ["Precision", "full_precision", "loses_digits", "precision"]
+__all__ = ["Precision", "full_precision", "loses_digits", "precision", "without_autocast"]
 
 Precision = Literal["highest", "high", "medium"]
 
@@ -35,6 +35,12 @@ def loses_digits(name: Precision, device: torch.device) -> bool:
     return name == "medium" or (name == "high" and device.type == "cuda")
 
 
+def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
+    """Products in the type of their factors; TF32 stays as it is."""
+    # where there is none to switch off, nothing is done: exported programs need not be told
+    return torch.autocast(device.type, enabled=False) if torch.is_autocast_enabled(device.type) else nullcontext()
+
+
 @contextmanager
 def full_precision(device: torch.device) -> Iterator[None]:
     """Neither autocast nor TF32: p x p matrices of condition 10^3 and more need every digit of fp32."""
@@ -42,7 +48,7 @@ def full_precision(device: torch.device) -> Iterator[None]:
     before = matmul.fp32_precision  # the older switches read and write it too
     matmul.fp32_precision = "ieee"
     try:
-        with torch.autocast(device.type, enabled=False):
+        with without_autocast(device):
             yield
     finally:
         matmul.fp32_precision = before

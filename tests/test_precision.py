@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from sckn.inverse_root import InverseRoot
+from sckn.kernels import Exponential
 from sckn.layer import KernelLayer, LayerConfig
 from sckn.network import CKN, NetworkConfig
 from sckn.patches import patch_norms
@@ -72,7 +73,7 @@ def test_highest_inside_medium_is_highest() -> None:
 
 @pytest.mark.parametrize("inverse_root", ["eigh", "newton_schulz"])
 def test_at_medium_precision_matrices_and_norms_keep_fp32(inverse_root: InverseRoot) -> None:
-    """A layer's output has the error of bf16, about 2^-8; its p x p matrix and the norms of patches not one bit of it."""
+    """A layer's output has the error of a product in bf16; its p x p matrix and the norms of patches not one bit of it."""
     layer = KernelLayer(3, LayerConfig(24, 3, subsampling=2, inverse_root=inverse_root))
     images = torch.rand(4, 3, 12, 12)
     with torch.no_grad():
@@ -86,8 +87,32 @@ def test_at_medium_precision_matrices_and_norms_keep_fp32(inverse_root: InverseR
     residual = root.double() @ K @ root.double() - torch.eye(24, dtype=torch.float64)
     assert float(residual.norm()) < 1e-3  # bf16 in any of its products would leave 1e-1 or more at this condition
     error = float((output.double() - exact).norm() / exact.norm())
-    assert output.dtype == torch.bfloat16  # as that of any layer
+    assert output.dtype == torch.float32
     assert 1e-4 < error < 1e-2
+
+
+@pytest.mark.parametrize("type_of_images", [torch.float32, torch.bfloat16])
+def test_at_medium_precision_layers_of_single_pixels_keep_fp32(type_of_images: torch.dtype) -> None:
+    """Also after a layer of another kind, which gives what autocast makes of it."""
+    layer = KernelLayer(16, LayerConfig(24, 1, subsampling=2, kernel=Exponential(16.0)))
+    images = torch.rand(4, 16, 12, 12).to(type_of_images)
+    with torch.no_grad():
+        expected = layer(images.float())
+        with precision("medium", CPU):
+            assert torch.equal(layer(images), expected)
+
+
+def test_at_medium_precision_what_nearly_cancels_is_not_rounded() -> None:
+    """Smooth images and a small alpha: the kernel values of a patch are nearly the same for all filters, and A, of condition
+    10^3, gives features from their differences."""
+    layer = KernelLayer(3, LayerConfig(64, 3, subsampling=4, kernel=Exponential(0.5)))
+    images = 1 + 0.1 * torch.rand(8, 3, 12, 12)
+    with torch.no_grad():
+        expected = layer(images)
+        with precision("medium", CPU):
+            output = layer(images)
+    centred = expected - expected.mean(dim=(0, 2, 3), keepdim=True)
+    assert float((output - expected).norm() / centred.norm()) < 0.1  # with its second product in bf16: above 0.5
 
 
 def test_the_output_of_a_network_has_the_type_of_its_images() -> None:

@@ -27,7 +27,7 @@ def applies(projected: Tensor, squares: Tensor) -> bool:
 
 def exponential_map(projected: Tensor, squares: Tensor, alpha: float | Tensor, offset: float) -> Tensor:
     """From <z, x> (B, p, H, W) in channels-last order and |x|^2 (B, 1, H, W); computed in fp32, differentiable once, also
-    with respect to alpha. The result has the type of `projected`."""
+    with respect to alpha. The result is fp32."""
     value: Tensor = _ExponentialMap.apply(projected, squares, alpha, offset)  # pyright: ignore[reportAssignmentType]
     return value
 
@@ -35,7 +35,7 @@ def exponential_map(projected: Tensor, squares: Tensor, alpha: float | Tensor, o
 class _ExponentialMap(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, u: Tensor, squares: Tensor, alpha: float | Tensor, offset: float) -> Tensor:
-        squares, value = squares.contiguous(), torch.empty_like(u)
+        squares, value = squares.contiguous(), torch.empty_like(u, dtype=squares.dtype)
         pixels, block = pixels_and_block(u)
         learned = isinstance(alpha, Tensor)
         channels = u.shape[1]
@@ -93,7 +93,7 @@ if triton is not None:
         shift = tl.where(present, tl.log(length) - a, float("-inf"))
         x = tl.load(u + place, mask=there, other=0.0).to(tl.float32)
         result = tl.exp(scale[:, None] * x + shift[:, None])
-        tl.store(value + place, result.to(value.dtype.element_ty), mask=there)
+        tl.store(value + place, result, mask=there)
 
     @triton.jit
     def _backward(  # noqa: ANN202
@@ -123,7 +123,7 @@ if triton is not None:
         divisor = length + offset
         x = tl.load(u + place, mask=there, other=0.0).to(tl.float32)
         weighted = tl.load(gradient + place, mask=there, other=0.0).to(tl.float32)
-        weighted *= tl.load(value + place, mask=there, other=0.0).to(tl.float32)
+        weighted *= tl.load(value + place, mask=there, other=0.0)
         scale = tl.where(present, a / divisor, 0.0)
         tl.store(of_u + place, (weighted * scale[:, None]).to(of_u.dtype.element_ty), mask=there)
         total, inner = tl.sum(weighted, axis=1), tl.sum(weighted * x, axis=1)

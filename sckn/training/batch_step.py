@@ -13,6 +13,7 @@ from sckn.inverse_root import iterations_in_graphs
 from sckn.losses import Loss
 from sckn.model import feature_rows
 from sckn.network import CKN
+from sckn.precision import without_autocast
 from sckn.training.active_set import ActiveSet
 from sckn.training.augmentation import moved_images
 from sckn.training.averaging import IterateAverage
@@ -99,13 +100,13 @@ class BatchStep:
         if len(index):
             maps = self.network(moved_images(self.samples.images[index], moves, self.shift))
             per_pixel = self.samples.per_pixel
-            with torch.autocast(maps.device.type, enabled=False):
+            with without_autocast(maps.device):
                 features = feature_rows(maps, per_pixel).to(self.weights.dtype) * self.scale
                 scores = features @ self.weights if self.halves is None else self.halves.scores(features, index)
             rows = feature_rows(self.samples.targets[index], per_pixel)
             pixels = len(rows) // len(index)  # the objective is a mean over rows
             losses = self.loss(rows, scores).sum() / pixels
-            with torch.autocast(maps.device.type, enabled=False):  # each product as precise as in the forward pass
+            with without_autocast(maps.device):  # each product as precise as in the forward pass
                 (losses / batch_size).backward()
             with torch.no_grad():
                 if counted:
