@@ -1,12 +1,32 @@
 """Which image files are read, and what is wrong with one in a few words."""
 
-from PIL import Image, UnidentifiedImageError
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
 
-__all__ = ["FORMATS", "FORMATS_IN_WORDS", "what_is_wrong"]
+from PIL import Image, UnidentifiedImageError
+from PIL.ImageFile import ImageFile
+
+__all__ = ["FORMATS_IN_WORDS", "opened_image", "what_is_wrong"]
 
 # Pillow knows more, but some of these start other programs (EPS), and few hold photographs.
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 FORMATS_IN_WORDS = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
+
+
+BITS_PER_SAMPLE, PLANES = 258, 284  # tags of TIFF files
+APART = 2  # one colour after the other
+
+
+@contextmanager
+def opened_image(source: str | Path | BinaryIO) -> Iterator[ImageFile]:
+    """A file of a known format, opened, its pixels not read yet. Pillow may warn, and raise almost anything."""
+    with Image.open(source, formats=FORMATS) as image:
+        tags = getattr(image, "tag_v2", {})
+        if tags.get(PLANES) == APART and 16 in tags.get(BITS_PER_SAMPLE, ()):  # Pillow would take each byte for a pixel
+            raise ValueError("its colours, in 16 bits, lie apart from each other; expected those of a pixel together")
+        yield image
 
 
 def what_is_wrong(error: Exception) -> str:

@@ -14,6 +14,7 @@ from PIL import Image
 from test_hostile_photos import DAMAGES, outcome_of
 from tiny_upscaler import tiny_upscaler
 
+from sckn.data.pictures import read_picture
 from sckn.superres.deep_image import DeepImage, write_png
 from sckn.superres.photos import open_photo, read_luminance, read_photo, write_photo
 from sckn.superres.picture import LeftOutWarning
@@ -111,6 +112,18 @@ def test_a_tiff_file_is_read_to_the_last_bit(order: Any, compression: Any, chann
     photo = read_photo(tmp_path / "deep.tif")
     assert isinstance(photo, DeepImage)
     assert np.array_equal(photo.pixels, pixels)
+
+
+@pytest.mark.parametrize("compression", [None, "zlib"])
+def test_colours_that_lie_apart_are_refused_where_pillow_would_make_noise_of_them(compression: Any, tmp_path: Path) -> None:
+    pixels = noise(3, 11, 14)
+    settings: dict[str, Any] = {"photometric": "rgb", "planarconfig": "separate", "compression": compression}
+    tifffile.imwrite(tmp_path / "deep.tif", pixels, **settings)
+    for read in (read_photo, open_photo, lambda path: read_picture(path, 8)):
+        with pytest.raises(ValueError, match="in 16 bits, lie apart from each other; expected those of a pixel together"):
+            read(tmp_path / "deep.tif")
+    tifffile.imwrite(tmp_path / "bytes.tif", (pixels >> 8).astype(np.uint8), **settings)
+    assert np.array_equal(np.asarray(open_photo(tmp_path / "bytes.tif")), (pixels >> 8).transpose(1, 2, 0))
 
 
 def test_one_colour_that_is_transparent(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import BinaryIO
 import numpy as np
 from PIL import Image, ImageOps
 
-from sckn.image_files import FORMATS, what_is_wrong
+from sckn.image_files import opened_image, what_is_wrong
 
 __all__ = ["read_picture"]
 
@@ -20,7 +20,7 @@ def read_picture(source: Path | BinaryIO, size: int) -> np.ndarray:
     read is a ValueError with the reason alone. Pillow may also warn.
     """
     try:
-        with Image.open(source, formats=FORMATS) as image:
+        with opened_image(source) as image:
             if image.width * image.height > MOST_PIXELS:
                 raise ValueError(f"{image.width} x {image.height} pixels are too many")
             upright = ImageOps.exif_transpose(image)

@@ -13,7 +13,7 @@ from PIL.ImageFile import ImageFile
 from torch import Tensor
 
 from sckn.files import written_whole
-from sckn.image_files import FORMATS, what_is_wrong
+from sckn.image_files import opened_image, what_is_wrong
 from sckn.superres.colour import luminance
 from sckn.superres.deep_image import DeepImage, deep_pixels, is_deep, write_png
 from sckn.superres.picture import LeftOutWarning, Picture, belongings
@@ -97,7 +97,7 @@ def _decoding(path: str | Path) -> Iterator[ImageFile]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow's, about what it repairs by itself
-            with Image.open(path, formats=FORMATS) as image:
+            with opened_image(path) as image:
                 if image.format != HOLDS_COPIES and getattr(image, "is_animated", False):
                     raise ValueError("it holds several pictures")
                 yield image

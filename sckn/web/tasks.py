@@ -16,7 +16,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from sckn.checkpoint import load_classifier, load_upscaler
 from sckn.classification import classify_files
 from sckn.classifier import ImageClassifier
-from sckn.image_files import FORMATS, FORMATS_IN_WORDS, what_is_wrong
+from sckn.image_files import FORMATS_IN_WORDS, opened_image, what_is_wrong
 from sckn.superres.photos import decoded_photo, write_photo
 from sckn.superres.picture import MODES, LeftOutWarning
 from sckn.superres.upscale_files import lack_of_memory_told
@@ -104,7 +104,7 @@ def _check_header(path: str, most_pixels: int) -> None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow's, about many pixels
-            with Image.open(path, formats=FORMATS) as image:
+            with opened_image(path) as image:
                 width, height = image.size
     except UnidentifiedImageError:
         raise RefusalError(415, f"the file is not an image of a known format; choose one in {FORMATS_IN_WORDS}") from None
