@@ -1,7 +1,7 @@
 """One layer of the network: patches -> kernel map projected on the filters' span -> pooling, equation (11)."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Self, get_args
 
@@ -186,24 +186,32 @@ class KernelLayer(nn.Module):
     def forward(self, maps: Tensor, root: Tensor | None = None, directions: Tensor | None = None) -> Tensor:
         """The output map; `root` is B, and `directions` Z, where a network has computed them for several layers at once."""
         config = self.config
-        maps = self.checked(maps)
-        in_autocast = torch.is_autocast_enabled(maps.device.type)
-        maps = maps.to(self.filters.dtype) if in_autocast else maps
+        maps, kind = self._as_computed_with(self.checked(maps))
         root = self.inverse_root() if root is None else root  # (p, p)
         Z = self.directions() if directions is None else directions
         Z = Z.view_as(self.filters).to(maps.dtype)  # (p, c, e, e)
         squares = patch_squares(maps, config.patch, config.padding)  # (B, 1, H', W')
         seen = F.dropout(maps, config.dropout) if self.training and config.dropout else maps
         padded, margin = maps_and_margin(seen, config.patch, config.padding)
-        # Half precision is for products with patches of several pixels, most of the work, alone. An exponential of large alpha,
-        # which layers of single pixels learn, magnifies the rounding of its argument; and what B adds up nearly cancels.
-        with nullcontext() if config.patch > 1 else without_autocast(maps.device):
-            projected = F.conv2d(padded, Z, padding=margin)  # (B, p, H', W')
         with without_autocast(maps.device):
+            projected = F.conv2d(padded, Z, padding=margin)  # (B, p, H', W')
             scaled = self.kernel.scaled(projected, squares, config.norm_offset, overwrite=True)
             pooled = gaussian_pool(scaled, config.subsampling, config.pooling_width)
             # pooling is linear, so B' may come after it, where there are fewer pixels
-            return F.conv2d(pooled, root.T[:, :, None, None].to(pooled.dtype)).to(maps.dtype)
+            return F.conv2d(pooled, root.T[:, :, None, None].to(pooled.dtype)).to(kind)
+
+    def _as_computed_with(self, maps: Tensor) -> tuple[Tensor, torch.dtype]:
+        """The maps in the type of the first product, and the type of the output.
+
+        Under autocast, half precision is for products with patches of several pixels, most of the work, alone: an exponential
+        of large alpha, which layers of single pixels learn, magnifies the rounding of its argument, and what B adds up, in the
+        second product, nearly cancels.
+        """
+        device = maps.device.type
+        if not torch.is_autocast_enabled(device):
+            return maps, maps.dtype
+        kind = self.filters.dtype
+        return maps.to(torch.get_autocast_dtype(device) if self.config.patch > 1 else kind), kind
 
     def extra_repr(self) -> str:
         config = self.config
