@@ -1,4 +1,4 @@
-"""Which image files are read, and what is wrong with one in a few words."""
+"""Opening image files: which are read, and what is wrong with one in a few words."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +13,6 @@ __all__ = ["FORMATS_IN_WORDS", "opened_image", "what_is_wrong"]
 # Pillow knows more, but some of these start other programs (EPS), and few hold photographs.
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 FORMATS_IN_WORDS = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
-
 
 BITS_PER_SAMPLE, PLANES = 258, 284  # tags of TIFF files
 APART = 2  # one colour after the other

@@ -186,7 +186,7 @@ class KernelLayer(nn.Module):
     def forward(self, maps: Tensor, root: Tensor | None = None, directions: Tensor | None = None) -> Tensor:
         """The output map; `root` is B, and `directions` Z, where a network has computed them for several layers at once."""
         config = self.config
-        maps, kind = self._as_computed_with(self.checked(maps))
+        maps, kind = self._in_types_of_computation(self.checked(maps))
         root = self.inverse_root() if root is None else root  # (p, p)
         Z = self.directions() if directions is None else directions
         Z = Z.view_as(self.filters).to(maps.dtype)  # (p, c, e, e)
@@ -200,7 +200,7 @@ class KernelLayer(nn.Module):
             # pooling is linear, so B' may come after it, where there are fewer pixels
             return F.conv2d(pooled, root.T[:, :, None, None].to(pooled.dtype)).to(kind)
 
-    def _as_computed_with(self, maps: Tensor) -> tuple[Tensor, torch.dtype]:
+    def _in_types_of_computation(self, maps: Tensor) -> tuple[Tensor, torch.dtype]:
         """The maps in the type of the first product, and the type of the output.
 
         Under autocast, half precision is for products with patches of several pixels, most of the work, alone: an exponential
