@@ -157,6 +157,12 @@ def test_the_preconditioner_evens_out_the_patches() -> None:
     np.testing.assert_allclose(spread, spread[0], rtol=1e-6)
 
 
+def test_the_preconditioner_lies_in_memory_as_a_copy_from_a_file_does() -> None:
+    generator = torch.Generator().manual_seed(5)
+    patches = torch.randn(27, 100, generator=generator)
+    assert preconditioner(patches @ patches.T / 100, 0.1).is_contiguous()
+
+
 def test_strong_damping_leaves_the_gradient_as_it_is() -> None:
     C = moments(8)
     distances = [float((preconditioner(C, damping) - torch.eye(8)).abs().max()) for damping in (1.0, 1e2, 1e4, 1e8)]

@@ -24,10 +24,10 @@ from safetensors.torch import save_file
 from test_curves import without
 from test_files import files_limited_to, without_privileges
 
-from sckn import CKN, CheckpointError, LayerConfig, NetworkConfig, load
+from sckn import CKN, CheckpointError, LayerConfig, NetworkConfig, load, save
 from sckn.model import KernelModel
 from sckn.training.recipe import Recipe
-from sckn.training.runs import RunFolder
+from sckn.training.runs import RunFolder, machines, write_json
 from sckn.training.state import EpochRecord, TrainingState, TrainingStore
 from sckn.training.supervised import train_supervised
 
@@ -194,6 +194,18 @@ def test_each_start_is_kept(tmp_path: Path) -> None:
     later = environment.pop("resumed")
     assert environment == first
     assert [set(start) for start in later] == [set(first)] * 2
+
+
+def test_a_result_tells_all_machines_that_worked_on_a_run(tmp_path: Path) -> None:
+    here = {"accelerator": None, "torch": "2.13"}
+    there = {"accelerator": "NVIDIA H200", "torch": "2.11"}
+    for folder, starts in (("a/final", [there, there]), (".", [there, there])):
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+        first, *later = ({"machine": machine} for machine in starts)
+        write_json(tmp_path / folder / "environment.json", {**first, "resumed": later})
+    assert machines(tmp_path) == there
+    write_json(tmp_path / "a/final/environment.json", {"machine": there, "resumed": [{"machine": here}]})
+    assert machines(tmp_path) == {**there, "resumed_on": [here]}
 
 
 @pytest.mark.parametrize("resume", [True, False])
@@ -492,6 +504,27 @@ def test_the_end_has_model_and_curves(tmp_path: Path) -> None:
     run.finish(final)
     with Image.open(tmp_path / "curves.png") as image:
         assert not np.array_equal(np.asarray(image), before)
+
+
+def test_what_comes_after_the_last_epoch_is_added_to_its_seconds(tmp_path: Path) -> None:
+    run = run_with(tmp_path, 3)
+    before = run.history()
+    for seconds in (7.5, 2.25):  # as if the process had been killed after the first
+        run.finish(model(), seconds)
+        assert run.history() == [*before[:2], {**before[2], "seconds": {**before[2]["seconds"], "closing": seconds}}]
+        assert resumed(tmp_path).history() == run.history()
+
+
+def test_a_finished_run_gives_its_model_again(tmp_path: Path) -> None:
+    run, final = run_with(tmp_path, 2), model()
+    assert run.finished_model() is None
+    run.finish(final)
+    found = resumed(tmp_path).finished_model()
+    assert found is not None
+    assert torch.equal(found.weights, final.weights)
+    save(final.network, tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointError, match=r"model\.safetensors does not hold the model of this training; remove it"):
+        run.finished_model()
 
 
 def test_without_matplotlib_there_are_no_curves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

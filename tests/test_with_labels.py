@@ -161,6 +161,9 @@ def test_an_experiment_learns_and_keeps_every_training(tmp_path: Path, monkeypat
     ]
     assert json.loads((tmp_path / "run" / "report.json").read_text()) == json.loads(json.dumps([asdict(report)]))
     assert set(report.seconds) == {"preparation", "choice of lambda", "final training", "test"}
+    seconds = [json.loads(line)["seconds"] for line in (folder / "final" / "metrics.jsonl").read_text().splitlines()]
+    assert ["closing" in epoch for epoch in seconds] == [False] * epochs + [True]
+    assert report.seconds["final training"] == pytest.approx(sum(sum(epoch.values()) for epoch in seconds), abs=0.006)
 
     # the model that was kept has the test error of the report
     model = sckn.load(folder / "final" / "model.safetensors")
@@ -438,9 +441,11 @@ def test_a_finished_experiment_has_nothing_left_to_do(
 ) -> None:
     shutil.copytree(straight[0], tmp_path / "run")
     (tmp_path / "run" / ".report.json.abcd1234.json").write_text("of a process that was killed")
-    epochs, kmeans = recorded_epochs(monkeypatch), Calls(monkeypatch, "fit_unsupervised")
-    assert figures(run(TINY, tmp_path / "run", resume=True)) == figures(straight[1])
-    assert (epochs, kmeans.arguments) == ([], [])
+    kmeans, trainings = (Calls(monkeypatch, name) for name in ("fit_unsupervised", "train_supervised"))
+    again = run(TINY, tmp_path / "run", resume=True)
+    assert figures(again) == figures(straight[1])
+    assert again[0].seconds["final training"] == straight[1][0].seconds["final training"]
+    assert (kmeans.arguments, trainings.arguments) == ([], [])
     names = {path.name for path in (tmp_path / "run").iterdir()}
     assert names == {"seed-0", *RUN_FILES}
 

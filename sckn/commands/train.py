@@ -18,7 +18,7 @@ from sckn.results import write_result
 from sckn.superres.experiment import UpscalingExperiment, is_upscaling_experiment
 from sckn.superres.training import UpscalingReport, run_upscaling
 from sckn.training.experiment import Experiment, SeedReport
-from sckn.training.runs import MODEL, code_versions
+from sckn.training.runs import MODEL, code_versions, machines
 from sckn.training.with_labels import run_with_labels
 from sckn.training.without_labels import run_without_labels
 
@@ -97,10 +97,10 @@ def train(
     if validation_only:
         print("the test set was not looked at, and no result was written")
     elif settings.recipe is None:
-        _finish_classifier(reports, perf_counter() - started, None, write)
+        _finish_classifier(reports, perf_counter() - started, write)
     else:
         seconds = sum(sum(report.seconds.values()) for report in reports)
-        _finish_classifier(reports, seconds, "; ".join(code_versions(folder)), write)
+        _finish_classifier(reports, seconds, partial(write, **_origin(folder)))
 
 
 def _write_result(results: Path, settings: Experiment | UpscalingExperiment, **content: Any) -> Path:
@@ -115,7 +115,7 @@ def _finish_upscaler(report: UpscalingReport, seed: int, run: Path, write: Calla
         figures=report.figures(),
         seeds=[seed],
         seconds=sum(sum(record["seconds"].values()) for record in report.history),
-        measured_by="; ".join(code_versions(run)),
+        **_origin(run),
     )
     ours, plain = report.validation, report.bicubic
     if ours is not None and plain is not None:
@@ -123,7 +123,12 @@ def _finish_upscaler(report: UpscalingReport, seed: int, run: Path, write: Calla
     print(f"written to {path}; the model is {run / MODEL}")
 
 
-def _finish_classifier(reports: list[SeedReport], seconds: float, measured_by: str | None, write: Callable[..., Path]) -> None:
+def _origin(run: Path) -> dict[str, Any]:
+    """By which code and on which machine a run was made, from all its processes."""
+    return {"measured_by": "; ".join(code_versions(run)), "measured_on": machines(run)}
+
+
+def _finish_classifier(reports: list[SeedReport], seconds: float, write: Callable[..., Path]) -> None:
     errors = [report.test_error for report in reports if report.test_error is not None]
     mean, deviation = statistics.mean(errors), statistics.stdev(errors) if len(errors) > 1 else None
     path = write(
@@ -134,7 +139,6 @@ def _finish_classifier(reports: list[SeedReport], seconds: float, measured_by: s
         },
         seeds=[report.seed for report in reports],
         seconds=seconds,
-        measured_by=measured_by,
     )
     spread = "" if deviation is None else f" ± {deviation:.2f}"
     print(f"mean {mean:10.2f} %{spread}   written to {path}")

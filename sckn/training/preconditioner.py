@@ -110,7 +110,8 @@ def preconditioner(second_moments: Tensor, damping: float) -> Tensor:
         )
     Q = torch.cholesky_inverse(factor)
     Q = (Q + Q.T) / 2
-    return (Q / Q.diagonal().mean()).to(second_moments.dtype)
+    # rows in order, as it is when it was saved and read: some processors round products with the other order differently
+    return (Q / Q.diagonal().mean()).to(second_moments.dtype).contiguous()
 
 
 def preconditioners(

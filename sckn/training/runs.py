@@ -42,6 +42,7 @@ __all__ = [
     "code_versions",
     "find_classifier",
     "find_model",
+    "machines",
     "read_json",
     "write_json",
 ]
@@ -151,9 +152,12 @@ class RunFolder:
         """The figures of all epochs, also of those before the run was resumed; what was not finite is None."""
         return [record for _, record in self._lines()]
 
-    def finish(self, model: KernelModel | Upscaler) -> None:
-        """Keep the final model; draw the curves, where matplotlib is installed."""
+    def finish(self, model: KernelModel | Upscaler, closing_seconds: float = 0.0) -> None:
+        """Keep the final model; draw the curves, where matplotlib is installed. What came after the last epoch is added to its
+        seconds."""
         final, curves = self.path / MODEL, self.path / "curves.png"
+        if closing_seconds:
+            self._add_to_last_record(closing_seconds)
         with self._saving(final):
             checkpoint.save(model, final)
         history = self.history()
@@ -164,6 +168,16 @@ class RunFolder:
             with self._saving(self.path / "tensorboard"):
                 self._writer.close()
             self._writer = None
+
+    def finished_model(self) -> KernelModel | None:
+        """What `finish` kept, if the training came to its end."""
+        final = self.path / MODEL
+        if not final.exists():
+            return None
+        model = checkpoint.load(final)
+        if not isinstance(model, KernelModel):
+            raise CheckpointError(f"{final} does not hold the model of this training; remove it, and it is made again")
+        return model
 
     @property
     def _last(self) -> Path:
@@ -222,6 +236,13 @@ class RunFolder:
             with self._saving(self._metrics):
                 os.truncate(self._metrics, kept)  # needs no room on a disk that may be full
 
+    def _add_to_last_record(self, closing_seconds: float) -> None:
+        *before, (_, last) = self._lines()
+        last["seconds"] = {**last["seconds"], "closing": closing_seconds}
+        content = b"".join(line for line, _ in before) + json.dumps(last, allow_nan=False).encode() + b"\n"
+        with self._saving(self._metrics), written_whole(self._metrics) as temporary:
+            temporary.write_bytes(content)
+
     def _show(self, record: EpochRecord) -> None:
         """Figures for TensorBoard, which then shows no others of this epoch or later ones."""
         epoch = record["epoch"]
@@ -248,8 +269,19 @@ class RunFolder:
 
 def code_versions(run: Path) -> list[str]:
     """Of the code that worked on the trainings in this folder, in order of the alphabet: one, unless code changed between."""
-    starts = [read_json(path) for path in sorted(Path(run).rglob("environment.json"))]
-    return sorted({start["code_version"] for first in starts for start in (first, *first.get("resumed", []))})
+    return sorted({start["code_version"] for start in _starts(run)})
+
+
+def machines(run: Path) -> dict[str, Any]:
+    """That on which a run began, as a result tells it; others that worked on it are `resumed_on`."""
+    first, *others = {json.dumps(start["machine"]): start["machine"] for start in _starts(run)}.values()
+    return {**first, "resumed_on": others} if others else first
+
+
+def _starts(run: Path) -> list[dict[str, Any]]:
+    """What each process that worked in this folder or in one inside it wrote when it began; of the folder itself first."""
+    firsts = [read_json(path) for path in sorted(Path(run).rglob("environment.json"), key=lambda path: len(path.parts))]
+    return [start for first in firsts for start in (first, *first.get("resumed", []))]
 
 
 def find_classifier(folder: Path) -> Path | None:

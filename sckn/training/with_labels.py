@@ -143,7 +143,7 @@ class _Runner:
         recipe = replace(self.recipe, epochs=epochs)
         place = self.run / f"seed-{seed}" / "final"
         result = self._training(place, seed, recipe, best, (images, labels), None, len(self.train.labels))
-        seconds["final training"] = round(_seconds(result.history) + result.closing_seconds, 2)
+        seconds["final training"] = _seconds(result.history)
         clock = Clock(self.device)
         train_error = self._error(result.model, images, labels, len(self.train.labels))
         evaluation = self._evaluation(result.model, test)
@@ -233,6 +233,11 @@ class _Runner:
         store = None
         if self.processes.first:
             store = RunFolder.open(place, settings, resume=True, tensorboard=self.tensorboard)
+        finished = self.processes.broadcast(None if store is None else store.finished_model())
+        if finished is not None:
+            if store is not None:
+                store.finish(finished)  # a process that was killed after the model has left no curves
+            return TrainingResult(finished.to(self.device), self.processes.broadcast([] if store is None else store.history()))
         torch.manual_seed(seed)
         network = CKN(self.experiment.network).to(self.device)
         begun = self.processes.broadcast(store is not None and store.has_state())
@@ -254,7 +259,7 @@ class _Runner:
             processes=self.processes,
         )
         if store is not None:
-            store.finish(result.model)
+            store.finish(result.model, result.closing_seconds)
         history = self.processes.broadcast([] if store is None else store.history())
         return replace(result, history=history)
 
