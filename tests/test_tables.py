@@ -171,14 +171,12 @@ CLASSIFYING = [path for pattern in ("cifar10-*.toml", "svhn-*.toml") for path in
 def test_every_experiment_is_read_and_has_the_name_of_its_file(path: Path) -> None:
     experiment = Experiment.from_toml(path)
     assert experiment.name == path.stem
-    pooled_whole = path.stem in ("cifar10-512", "cifar10-augmented")  # elsewhere as in the paper
+    pooled_whole = path.stem in ("cifar10-512", "cifar10-augmented", "cifar10-best")  # elsewhere as in the paper
     last_map = (1, 1) if pooled_whole else (3, 3)
     assert experiment.network.output_size(32, 32) == last_map
 
 
-@pytest.mark.parametrize(
-    ("name", "filters"), [("cifar10-512", 512), ("cifar10-best", 512), ("svhn-128", 128), ("svhn-512", 512)]
-)
+@pytest.mark.parametrize(("name", "filters"), [("cifar10-512", 512), ("svhn-128", 128), ("svhn-512", 512)])
 def test_the_experiments_of_the_table_have_its_networks(name: str, filters: int) -> None:
     experiment = Experiment.from_toml(ROOT / "experiments" / f"{name}.toml")
     assert [layer.filters for layer in experiment.network.layers] == [filters] * 9
@@ -188,10 +186,13 @@ def test_the_experiments_of_the_table_have_its_networks(name: str, filters: int)
     assert not experiment.extra  # 73,257 training images of SVHN
 
 
-def test_the_augmented_experiment_augments() -> None:
-    recipe = Experiment.from_toml(ROOT / "experiments" / "cifar10-augmented.toml").recipe
-    assert recipe is not None
-    assert (recipe.flip, recipe.shift) == (True, 4)
+def test_the_deep_experiments_are_one_network_with_augmentation_and_without() -> None:
+    augmented, best = (Experiment.from_toml(ROOT / "experiments" / f"cifar10-{name}.toml") for name in ("augmented", "best"))
+    layers = [[replace(layer, dropout=0.0) for layer in experiment.network.layers] for experiment in (augmented, best)]
+    assert layers[0] == layers[1]
+    assert augmented.recipe is not None
+    assert (augmented.recipe.flip, augmented.recipe.shift) == (True, 4)
+    assert best.recipe == replace(augmented.recipe, flip=False, shift=0)
 
 
 def test_rows_without_a_figure_may_be_left_out(tmp_path: Path) -> None:
