@@ -192,6 +192,8 @@ def _newton_schulz(gram: Tensor) -> tuple[tuple[Tensor, Tensor], int]:
         return (Y, _product(product, Z, cubic, Z, linear, symmetric=True)), product
 
     (Y, Z), count = _iterations(step, (gram / scale,))
+    if not capturing(gram) and bool((_largest(Z).square() >= 1 / torch.finfo(Z.dtype).eps).any()):
+        raise ValueError(SINGULAR)  # rounding alone made the smallest eigenvalue what it is, and perhaps positive
     return (_symmetric(Y) * scale.sqrt(), _symmetric(Z) / scale.sqrt()), count
 
 
@@ -228,6 +230,14 @@ def _bound(matrix: Tensor) -> Tensor:
     """Not less than the largest eigenvalue, (..., 1, 1)."""
     norms = torch.linalg.matrix_norm(matrix, ord=torch.inf), torch.linalg.matrix_norm(matrix)
     return torch.minimum(*norms)[..., None, None]
+
+
+def _largest(matrix: Tensor) -> Tensor:
+    """Not more than the largest eigenvalue of positive definite matrices (..., p, p), and near it if it is far above the
+    others: what a matrix makes of its longest column."""
+    longest = torch.linalg.vector_norm(matrix, dim=-2).argmax(dim=-1)[..., None, None].expand(*matrix.shape[:-1], 1)
+    column = matrix.gather(-1, longest)  # (..., p, 1)
+    return torch.linalg.vector_norm(matrix @ column, dim=(-2, -1)) / torch.linalg.vector_norm(column, dim=(-2, -1))
 
 
 def _doublings(condition: float, dtype: torch.dtype) -> int:

@@ -96,13 +96,22 @@ def test_centroids_have_unit_norm() -> None:
     torch.testing.assert_close(result.centroids.norm(dim=1), torch.ones(15, dtype=torch.float64))
 
 
+def in_a_cone(count: int) -> tuple[Tensor, Tensor]:
+    """Unit vectors within a right angle of the first, and five centroids: it, and four at its opposite, which are empty after
+    the first assignment."""
+    vectors = torch.randn(count, 3, dtype=torch.float64)
+    vectors[:, 0] = 2 + vectors[:, 0].abs()
+    vectors = vectors / vectors.norm(dim=1, keepdim=True)
+    assert float((vectors @ vectors[0]).min()) > 0
+    return vectors, torch.cat([vectors[:1], -vectors[:1].expand(4, 3)])
+
+
 def test_empty_clusters_take_the_worst_fit_vectors() -> None:
-    """All start at one point, so all but one are empty after the first assignment."""
-    vectors = unit_vectors(50, 3)
-    result = spherical_kmeans(vectors, 5, iterations=30, generator=seeded(0), initial=vectors[:1].repeat(5, 1))
+    vectors, initial = in_a_cone(50)
+    result = spherical_kmeans(vectors, 5, iterations=30, generator=seeded(0), initial=initial)
     assert sorted(set(result.clusters.tolist())) == [0, 1, 2, 3, 4]
     assert all(later >= earlier - 1e-14 for earlier, later in itertools.pairwise(result.cosines))
-    one_step = spherical_kmeans(vectors, 5, iterations=1, generator=seeded(0), initial=vectors[:1].repeat(5, 1))
+    one_step = spherical_kmeans(vectors, 5, iterations=1, generator=seeded(0), initial=initial)
     worst = torch.argsort(vectors @ vectors[0])[:4]
     torch.testing.assert_close(one_step.centroids[1:], vectors[worst], rtol=0, atol=0)
 
@@ -196,9 +205,9 @@ def test_shared_between_processes(processes: int, rows: int, chunk: int | None) 
 @pytest.mark.parametrize("processes", TEAMS)
 def test_lost_clusters_are_repaired_alike_in_all_processes(processes: int) -> None:
     """The worst-fit vectors are in the part of the last process."""
-    vectors = unit_vectors(50, 3)
+    vectors, initial = in_a_cone(50)
     vectors = vectors[torch.argsort(vectors @ vectors[0], descending=True)]
-    alone = check_shared(processes, vectors, 5, vectors[:1].repeat(5, 1))
+    alone = check_shared(processes, vectors, 5, initial)
     assert sorted(set(alone.clusters.tolist())) == [0, 1, 2, 3, 4]
 
 

@@ -517,14 +517,16 @@ def test_what_comes_after_the_last_epoch_is_added_to_its_seconds(tmp_path: Path)
 
 def test_a_finished_run_gives_its_model_again(tmp_path: Path) -> None:
     run, final = run_with(tmp_path, 2), model()
-    assert run.finished_model() is None
+    assert not run.finished()
     run.finish(final)
-    found = resumed(tmp_path).finished_model()
-    assert found is not None
-    assert torch.equal(found.weights, final.weights)
+    (tmp_path / "curves.png").unlink()  # as if the process had been killed before it drew them
+    again = resumed(tmp_path)
+    assert again.finished()
+    assert (tmp_path / "curves.png").is_file()
+    assert torch.equal(again.final_model().weights, final.weights)
     save(final.network, tmp_path / "model.safetensors")
     with pytest.raises(CheckpointError, match=r"model\.safetensors does not hold the model of this training; remove it"):
-        run.finished_model()
+        run.final_model()
 
 
 def test_without_matplotlib_there_are_no_curves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -231,7 +231,7 @@ def test_the_best_model_on_validation_is_kept() -> None:
     images, labels = digits()
     validation = images[TRAIN:1200], labels[TRAIN:1200]
     memory = Memory()
-    result = train(network(), replace(CAREFUL, epochs=6), validation=validation, store=memory)
+    result = train(network(6, 300), replace(CAREFUL, epochs=6), 300, validation=validation, store=memory)
     errors = [record["validation_error"] for record in result.history]
     improved = [number for number, error in enumerate(errors) if error < min([math.inf, *errors[:number]])]
     assert len(memory.best) == len(improved) > 1
@@ -685,20 +685,22 @@ def test_a_tenth_comes_back_and_is_visited() -> None:
 
 @pytest.mark.slow
 def test_the_active_set_saves_work_and_changes_little() -> None:
-    """Where both have converged: with a lambda at which other orders of the samples end within 1 %, too."""
+    """Where both have converged. At this lambda other orders of the samples end within 0.8 %, too; at a smaller one, where more
+    work is saved, they do not."""
+    recipe = Recipe(epochs=90, batch_size=32, learning_rate=0.002, schedule="cosine", solver_tolerance=1e-4)
     for seed in range(3):
         objectives, visits = [], []
         for active_set in (True, False):
-            recipe = Recipe(epochs=90, batch_size=32, learning_rate=0.002, schedule="cosine", active_set=active_set)
-            recipe = replace(recipe, solver_tolerance=1e-4)
-            result = train(network(16, 300, seed), recipe, 300, seed, regularization=0.01)
+            result = train(network(16, 300, seed), replace(recipe, active_set=active_set), 300, seed, regularization=0.03)
             last = [record["objective"] for record in result.history[-10:]]
             assert max(last) < 1.002 * min(last) < result.history[0]["objective"] / 2
             objectives.append(last[-1])
             visits.append(result.history[-1]["sample_gradients"])
         assert objectives[0] == pytest.approx(objectives[1], rel=0.01)
         assert visits[1] == 90 * 300
-        assert visits[0] < 0.9 * visits[1]
+        assert visits[0] < 0.98 * visits[1]
+    weak = train(network(16, 300), replace(recipe, active_set=True), 300, regularization=0.01)
+    assert weak.history[-1]["sample_gradients"] < 0.9 * 90 * 300
 
 
 def test_without_an_active_set_all_are_visited() -> None:

@@ -155,29 +155,42 @@ class RunFolder:
     def finish(self, model: KernelModel | Upscaler, closing_seconds: float = 0.0) -> None:
         """Keep the final model; draw the curves, where matplotlib is installed. What came after the last epoch is added to its
         seconds."""
-        final, curves = self.path / MODEL, self.path / "curves.png"
+        final = self.path / MODEL
         if closing_seconds:
             self._add_to_last_record(closing_seconds)
         with self._saving(final):
             checkpoint.save(model, final)
-        history = self.history()
-        if history:
-            with self._saving(curves), suppress(MissingPackageError):
-                draw_curves(history, curves, self.path.resolve().name)
+        self._draw_curves()
         if self._writer is not None:
             with self._saving(self.path / "tensorboard"):
                 self._writer.close()
             self._writer = None
 
-    def finished_model(self) -> KernelModel | None:
-        """What `finish` kept, if the training came to its end."""
+    def finished(self) -> bool:
+        """Whether the training came to its end. Curves are drawn then if they are missing: a process was killed in between."""
+        if not (self.path / MODEL).exists():
+            return False
+        if not self._curves.exists():
+            self._draw_curves()
+        return True
+
+    def final_model(self) -> KernelModel:
+        """What `finish` kept."""
         final = self.path / MODEL
-        if not final.exists():
-            return None
         model = checkpoint.load(final)
         if not isinstance(model, KernelModel):
             raise CheckpointError(f"{final} does not hold the model of this training; remove it, and it is made again")
         return model
+
+    def _draw_curves(self) -> None:
+        history = self.history()
+        if history:
+            with self._saving(self._curves), suppress(MissingPackageError):
+                draw_curves(history, self._curves, self.path.resolve().name)
+
+    @property
+    def _curves(self) -> Path:
+        return self.path / "curves.png"
 
     @property
     def _last(self) -> Path:
@@ -274,7 +287,7 @@ def code_versions(run: Path) -> list[str]:
 
 def machines(run: Path) -> dict[str, Any]:
     """That on which a run began, as a result tells it; others that worked on it are `resumed_on`."""
-    first, *others = {json.dumps(start["machine"]): start["machine"] for start in _starts(run)}.values()
+    first, *others = {json.dumps(start["machine"]): start["machine"] for start in _starts(run)}.values() or [{}]
     return {**first, "resumed_on": others} if others else first
 
 

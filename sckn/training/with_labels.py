@@ -142,7 +142,13 @@ class _Runner:
         self.say(f"seed {seed}: final training with lambda = 2^{best}/n, {epochs} epochs")
         recipe = replace(self.recipe, epochs=epochs)
         place = self.run / f"seed-{seed}" / "final"
-        result = self._training(place, seed, recipe, best, (images, labels), None, len(self.train.labels))
+        store = self._store(place, seed, recipe, best, len(self.train.labels))
+        if self._finished(store):
+            model = self.processes.broadcast(None if store is None else store.final_model())
+            assert model is not None
+            result = TrainingResult(model.to(self.device), self._history(store))
+        else:
+            result = self._training(store, seed, recipe, best, (images, labels), None, len(self.train.labels))
         seconds["final training"] = _seconds(result.history)
         clock = Clock(self.device)
         train_error = self._error(result.model, images, labels, len(self.train.labels))
@@ -211,16 +217,30 @@ class _Runner:
         for exponent in experiment.lambda_exponents:
             self.say(f"seed {seed}: lambda = 2^{exponent}/n, {shorter.epochs} epochs, {kept} of {count} images")
             place = self.run / f"seed-{seed}" / f"lambda-2^{exponent}"
-            history = self._training(place, seed, shorter, exponent, part, held_out, kept).history
+            store = self._store(place, seed, shorter, exponent, kept)
+            if not self._finished(store):
+                self._training(store, seed, shorter, exponent, part, held_out, kept)
+            history = self._history(store)
             errors = {record["epoch"]: record["validation_error"] for record in history if record["accepted"]}
             epoch = max(errors) if lasts else min(errors, key=lambda epoch: (errors[epoch], epoch))
             epochs = recipe.epochs if lasts or experiment.selection_epochs else epoch
             choices.append(Choice(exponent, errors[epoch], epochs, _seconds(history)))
         return choices
 
+    def _store(self, place: Path, seed: int, recipe: Recipe, exponent: int, count: int) -> RunFolder | None:
+        """Where a training is kept, by the first process alone."""
+        settings: dict[str, Any] = {**recipe.to_dict(), "seed": seed, "lambda_exponent": exponent, "images": count}
+        return RunFolder.open(place, settings, resume=True, tensorboard=self.tensorboard) if self.processes.first else None
+
+    def _finished(self, store: RunFolder | None) -> bool:
+        return self.processes.broadcast(store is not None and store.finished())
+
+    def _history(self, store: RunFolder | None) -> list[EpochRecord]:
+        return self.processes.broadcast([] if store is None else store.history())
+
     def _training(
         self,
-        place: Path,
+        store: RunFolder | None,
         seed: int,
         recipe: Recipe,
         exponent: int,
@@ -229,15 +249,6 @@ class _Runner:
         count: int,
     ) -> TrainingResult:
         """Filters by k-means, then the recipe; from where it stopped, if it was interrupted."""
-        settings: dict[str, Any] = {**recipe.to_dict(), "seed": seed, "lambda_exponent": exponent, "images": count}
-        store = None
-        if self.processes.first:
-            store = RunFolder.open(place, settings, resume=True, tensorboard=self.tensorboard)
-        finished = self.processes.broadcast(None if store is None else store.finished_model())
-        if finished is not None:
-            if store is not None:
-                store.finish(finished)  # a process that was killed after the model has left no curves
-            return TrainingResult(finished.to(self.device), self.processes.broadcast([] if store is None else store.history()))
         torch.manual_seed(seed)
         network = CKN(self.experiment.network).to(self.device)
         begun = self.processes.broadcast(store is not None and store.has_state())
@@ -260,8 +271,7 @@ class _Runner:
         )
         if store is not None:
             store.finish(result.model, result.closing_seconds)
-        history = self.processes.broadcast([] if store is None else store.history())
-        return replace(result, history=history)
+        return replace(result, history=self._history(store))
 
     def _fit_unsupervised(self, network: CKN, images: Tensor, seed: int) -> None:
         experiment = self.experiment
