@@ -43,8 +43,7 @@ def classifier_card(
             f"or `sckn classify {name} IMAGE...`. {_size(size)}",
         ],
         data=f"{_data(result)}. {_preparation(classifier)} {_augmentation(config.get('recipe') or {})}",
-        recipe=f"{_training(result)} It chooses lambda on {100 * config['validation']:.0f} % of the training set, held out, "
-        "and looks at the test set once, at the end.",
+        recipe=f"{_training(result)} {_choice(config)}The test set is looked at once, at the end.",
         figures=[
             f"This file: test error {evaluation.error:.2f} %, {evaluation.wrong:,} of {evaluation.images:,} images wrong; the "
             f"95 % interval is {low:.2f} to {high:.2f} %. The training, {_seeds(result)}: {_mean(result)} "
@@ -114,7 +113,7 @@ def _training(result: Mapping[str, Any]) -> str:
     machine = result["machine"].get("accelerator") or "a CPU"
     return (
         f"{_network(result['config']['network'])} `experiments/{result['name']}.toml` has all settings; `{result['command']}` "
-        f"trains it, {_duration(result['seconds'])} on {machine} for {_seeds(result)}."
+        f"trains it, {_duration(_training_seconds(result))} on {machine} for {_seeds(result)}."
     )
 
 
@@ -145,6 +144,18 @@ def _seeds(result: Mapping[str, Any]) -> str:
 def _mean(result: Mapping[str, Any]) -> str:
     spread = "" if result.get("deviation") is None else f" ± {result['deviation']:.2f}"
     return f"{result['test_error']:.2f}{spread} %"
+
+
+def _choice(config: Mapping[str, Any]) -> str:
+    if len(config["lambda_exponents"]) == 1:
+        return ""
+    return f"Lambda is chosen on {100 * config['validation']:.0f} % of the training set, held out. "
+
+
+def _training_seconds(result: Mapping[str, Any]) -> float:
+    """Without the test, which may have been made on another machine."""
+    tests = [run.get("seconds", {}).get("test", 0.0) for run in result.get("runs", [])]
+    return result["seconds"] - sum(tests)
 
 
 def _duration(seconds: float) -> str:

@@ -90,8 +90,8 @@ def test_the_wheel_has_the_models_and_the_picture_of_the_package_and_no_others()
     assert not [name for name in files if name.startswith("models/")]
 
 
-# its file in the package, the result that it is of, the most megabytes that it may have
-CLASSIFIERS = {"cifar10": ("cifar10-128", 5.0)}
+# the result that it is of, the most megabytes that it may have
+CLASSIFIERS = {"cifar10": ("cifar10-128", 5.0), "cifar10-512": ("cifar10-512", 22.0)}
 
 
 @pytest.mark.parametrize("name", CLASSIFIERS)

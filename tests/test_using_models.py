@@ -17,7 +17,7 @@ from test_interruption import experiment
 from tiny_classifier import CLASSES, files_in, tiny_classifier
 from train_tiny import striped
 
-from sckn import cli, save
+from sckn import cli, save, shipped
 from sckn.checkpoint import load_classifier
 from sckn.training import experiment as experiments
 
@@ -178,6 +178,7 @@ def test_what_goes_wrong_is_one_sentence(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("SCKN_MODELS", raising=False)
+    monkeypatch.setattr(shipped, "IN_REPOSITORY", tmp_path)  # as where sckn is installed
     (tmp_path / "empty").mkdir()
     (tmp_path / "text").write_text("no model")
     classifier = tiny_classifier()
