@@ -12,7 +12,7 @@ Any B with B B' = K^-1 gives the same kernel as A: the maps B' kappa(.) and A ka
 follows K from one training step to the next by such a B.
 
 While a CUDA graph is captured no value may be read and none decides what is done next: both iterations then have a
-fixed length, and what cannot be found so is NaN rather than an error.
+fixed length, and what cannot be found so is NaN rather than an error. (That a matrix is singular but for rounding is not seen.)
 
 References
 ----------
@@ -66,8 +66,8 @@ LEAST_DOUBLINGS, ITERATIONS_MORE = 8, 4
 
 NOT_FINITE = "the kernel matrix of the filters holds NaN or infinity; check the filters and the images"
 SINGULAR = (
-    "the kernel matrix of the filters is singular, which matrix products alone cannot invert; "
-    "set epsilon above 0 or inverse_root='eigh'"
+    "the kernel matrix of the filters is singular, or so nearly that rounding decides, and matrix products alone cannot invert "
+    "it; set a larger epsilon or inverse_root='eigh'"
 )
 
 # Below this residual the iteration is in its quadratic end: a rise from there on is rounding.

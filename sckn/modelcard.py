@@ -147,15 +147,19 @@ def _mean(result: Mapping[str, Any]) -> str:
 
 
 def _choice(config: Mapping[str, Any]) -> str:
-    if len(config["lambda_exponents"]) == 1:
+    """What `sckn train` finds on a part of the training set."""
+    chosen = ["lambda"] if len(config["lambda_exponents"]) > 1 else []
+    if config["recipe"].get("schedule") in ("halving", "constant"):
+        chosen.append("the number of epochs")
+    if not chosen:
         return ""
-    return f"Lambda is chosen on {100 * config['validation']:.0f} % of the training set, held out. "
+    return f"It chooses {' and '.join(chosen)} on {100 * config['validation']:.0f} % of the training set, held out. "
 
 
 def _training_seconds(result: Mapping[str, Any]) -> float:
-    """Without the test, which may have been made on another machine."""
-    tests = [run.get("seconds", {}).get("test", 0.0) for run in result.get("runs", [])]
-    return result["seconds"] - sum(tests)
+    """Without preparation and test, which may have been made on another machine."""
+    runs = [run["seconds"] for run in result.get("runs", [])]
+    return sum(run["choice of lambda"] + run["final training"] for run in runs) if runs else result["seconds"]
 
 
 def _duration(seconds: float) -> str:

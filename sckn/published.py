@@ -69,7 +69,7 @@ CLASSIFICATION = Table(
             Row("sckn, without labels, 256 and 1024 filters", (Measured("cifar10-unsup-256-1024"), None)),
             Row("sckn, without labels, 64 and 256 filters", (Measured("cifar10-unsup-64-256"), None)),
         ),
-        (Row("sckn, 14 layers of 384 filters, with flips and shifts", (Measured("cifar10-augmented"), None)),),
+        (Row("sckn, 14 layers of up to 384 filters, with flips and shifts", (Measured("cifar10-augmented"), None)),),
     ),
     notes=(
         "Published figures are those of the paper's Table 1 and section 4.1.",

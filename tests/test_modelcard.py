@@ -53,7 +53,7 @@ def test_the_card_says_what_is_known() -> None:
         "There is no augmentation.",
         "3 layers of 6, 5, 4 filters.",
         "`sckn train experiments/tiny.toml --data DIR` trains it, 2.0 hours on A GPU for 3 seeds.",
-        "Lambda is chosen on 20 % of the training set, held out. The test set is looked at once",
+        "It chooses lambda on 20 % of the training set, held out. The test set is looked at once",
         "This file: test error 10.00 %, 10 of 100 images wrong; the 95 % interval is 5.52 to 17.44 %.",
         "The training, 3 seeds: 11.11 ± 0.25 % (`results/tiny.json`).",
         "| cat | 20.00 |\n| dog | 0.00 |\n| a bird | - |",
@@ -70,11 +70,14 @@ def test_the_card_says_what_is_known() -> None:
 def test_other_trainings_read_otherwise() -> None:
     recipe = {"flip": True, "shift": 4}
     config = {**result()["config"], "recipe": recipe, "lambda_exponents": [1]}
-    runs = [{"seconds": {"final training": 600.0, "test": 9000.0}}]
+    runs = [{"seconds": {"preparation": 1000.0, "choice of lambda": 0, "final training": 600.0, "test": 8000.0}}]
     other = result(config=config, seeds=[0], deviation=None, seconds=9600, runs=runs, machine={"accelerator": None})
     card = classifier_card("x", tiny_classifier(), EVALUATION, other, 1)
     assert "In training they are mirrored and shifted by up to 4 pixels at random." in card
-    assert "10 minutes on a CPU for one seed. The test set" in card  # the time of the test left out, and nothing to choose
+    assert "10 minutes on a CPU for one seed. The test set" in card  # without preparation and test, and nothing to choose
+    halving = {**config, "recipe": {**recipe, "schedule": "halving"}}
+    card_of_halving = classifier_card("x", tiny_classifier(), EVALUATION, result(config=halving), 1)
+    assert "It chooses the number of epochs on 20 % of the training set, held out. The test set" in card_of_halving
     assert "one seed: 11.11 %" in card
 
 

@@ -517,11 +517,17 @@ def test_what_comes_after_the_last_epoch_is_added_to_its_seconds(tmp_path: Path)
 
 def test_a_finished_run_gives_its_model_again(tmp_path: Path) -> None:
     run, final = run_with(tmp_path, 2), model()
+    run.finish(final, 1.5)
+    assert not run.finished()  # CONFIG asks for an epoch more
+    run.record(record(CONFIG["epochs"]))
     assert not run.finished()
     run.finish(final)
+    assert not run.finished()  # as by older code, which did not find the last W in fp32
+    run.finish(final, 1.5)
     (tmp_path / "curves.png").unlink()  # as if the process had been killed before it drew them
     again = resumed(tmp_path)
     assert again.finished()
+    again.draw_curves(missing=True)
     assert (tmp_path / "curves.png").is_file()
     assert torch.equal(again.final_model().weights, final.weights)
     save(final.network, tmp_path / "model.safetensors")

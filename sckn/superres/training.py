@@ -110,7 +110,7 @@ def run_upscaling(
     )
     clock.lap("training, this process")
     upscaler = in_grey_levels(result.model, experiment.upscaler, source.units)
-    store.finish(upscaler)
+    store.finish(upscaler, result.closing_seconds)
     quality = bicubic = None
     if others:
         quality = _mean_quality(others, experiment.scale, upscaler.upscale_luminance)

@@ -152,27 +152,33 @@ class RunFolder:
         """The figures of all epochs, also of those before the run was resumed; what was not finite is None."""
         return [record for _, record in self._lines()]
 
-    def finish(self, model: KernelModel | Upscaler, closing_seconds: float = 0.0) -> None:
+    def finish(self, model: KernelModel | Upscaler, closing_seconds: float | None = None) -> None:
         """Keep the final model; draw the curves, where matplotlib is installed. What came after the last epoch is added to its
         seconds."""
         final = self.path / MODEL
-        if closing_seconds:
+        if closing_seconds is not None:
             self._add_to_last_record(closing_seconds)
         with self._saving(final):
             checkpoint.save(model, final)
-        self._draw_curves()
+        self.draw_curves()
         if self._writer is not None:
             with self._saving(self.path / "tensorboard"):
                 self._writer.close()
             self._writer = None
 
     def finished(self) -> bool:
-        """Whether the training came to its end. Curves are drawn then if they are missing: a process was killed in between."""
-        if not (self.path / MODEL).exists():
+        """Whether the training came to its end, and `finish` was told what came after it: then the model is final."""
+        history = self.history()
+        if not history or not (self.path / MODEL).exists():
             return False
-        if not self._curves.exists():
-            self._draw_curves()
-        return True
+        return history[-1]["epoch"] == self.config.get("epochs") and "closing" in history[-1].get("seconds", {})
+
+    def draw_curves(self, *, missing: bool = False) -> None:
+        """Where matplotlib is installed; with `missing` only if they are not there."""
+        history = self.history()
+        if history and not (missing and self._curves.exists()):
+            with self._saving(self._curves), suppress(MissingPackageError):
+                draw_curves(history, self._curves, self.path.resolve().name)
 
     def final_model(self) -> KernelModel:
         """What `finish` kept."""
@@ -181,12 +187,6 @@ class RunFolder:
         if not isinstance(model, KernelModel):
             raise CheckpointError(f"{final} does not hold the model of this training; remove it, and it is made again")
         return model
-
-    def _draw_curves(self) -> None:
-        history = self.history()
-        if history:
-            with self._saving(self._curves), suppress(MissingPackageError):
-                draw_curves(history, self._curves, self.path.resolve().name)
 
     @property
     def _curves(self) -> Path:
@@ -250,8 +250,11 @@ class RunFolder:
                 os.truncate(self._metrics, kept)  # needs no room on a disk that may be full
 
     def _add_to_last_record(self, closing_seconds: float) -> None:
-        *before, (_, last) = self._lines()
-        last["seconds"] = {**last["seconds"], "closing": closing_seconds}
+        lines = self._lines()
+        if not lines:
+            return
+        *before, (_, last) = lines
+        last["seconds"] = {**last.get("seconds", {}), "closing": closing_seconds}
         content = b"".join(line for line, _ in before) + json.dumps(last, allow_nan=False).encode() + b"\n"
         with self._saving(self._metrics), written_whole(self._metrics) as temporary:
             temporary.write_bytes(content)
@@ -291,9 +294,13 @@ def machines(run: Path) -> dict[str, Any]:
     return {**first, "resumed_on": others} if others else first
 
 
+def _depth(path: Path) -> tuple[int, Path]:
+    return len(path.parts), path
+
+
 def _starts(run: Path) -> list[dict[str, Any]]:
     """What each process that worked in this folder or in one inside it wrote when it began; of the folder itself first."""
-    firsts = [read_json(path) for path in sorted(Path(run).rglob("environment.json"), key=lambda path: len(path.parts))]
+    firsts = [read_json(path) for path in sorted(Path(run).rglob("environment.json"), key=_depth)]
     return [start for first in firsts for start in (first, *first.get("resumed", []))]
 
 

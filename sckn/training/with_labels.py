@@ -143,7 +143,8 @@ class _Runner:
         recipe = replace(self.recipe, epochs=epochs)
         place = self.run / f"seed-{seed}" / "final"
         store = self._store(place, seed, recipe, best, len(self.train.labels))
-        if self._finished(store):
+        finished = self._finished(store)
+        if finished:
             model = self.processes.broadcast(None if store is None else store.final_model())
             assert model is not None
             result = TrainingResult(model.to(self.device), self._history(store))
@@ -160,7 +161,7 @@ class _Runner:
             self._keep(place, result.model, {**figures, "lambda_exponent": best, "epochs": epochs}, evaluation)
         last = next(record for record in reversed(result.history) if record["accepted"])
         gradient, seconds["test"] = last["solver_gradient"], clock.seconds["test"]
-        memory = peak_memory(self.device)
+        memory = None if finished else peak_memory(self.device)  # that of the training
         return SeedReport(seed, test_error, train_error, _errors(choices), best, gradient, seconds, memory, epochs)
 
     def _images_of_seed(self, seed: int) -> tuple[Tensor, Tensor]:
@@ -233,7 +234,11 @@ class _Runner:
         return RunFolder.open(place, settings, resume=True, tensorboard=self.tensorboard) if self.processes.first else None
 
     def _finished(self, store: RunFolder | None) -> bool:
-        return self.processes.broadcast(store is not None and store.finished())
+        """Whether there is nothing left to train."""
+        finished = self.processes.broadcast(store is not None and store.finished())
+        if finished and store is not None:
+            store.draw_curves(missing=True)  # a process that was killed after it had kept the model has left none
+        return finished
 
     def _history(self, store: RunFolder | None) -> list[EpochRecord]:
         return self.processes.broadcast([] if store is None else store.history())
