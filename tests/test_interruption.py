@@ -311,6 +311,7 @@ def test_a_run_killed_at_its_last_files_ends_as_if_it_had_not_been(tmp_path: Pat
     """Model, report and result: before the first byte, and before the file has its name."""
     job = Job(tmp_path / "job", straight.epochs)
     shutil.copytree(straight.folder, job.folder)
+    (job.run / "seed-0" / "final" / "model.safetensors").unlink()  # or the training is taken as it is
     for path in ("run/seed-0/final/.model.safetensors", "run/.report.json", "results/.tiny.json"):
         for number in (2, 5):
             killed = job.finish("--resume", TINY_KILL=f"{number}:{job.folder}/{path}")
