@@ -149,7 +149,7 @@ def _mean(result: Mapping[str, Any]) -> str:
 def _choice(config: Mapping[str, Any]) -> str:
     """What `sckn train` finds on a part of the training set."""
     chosen = ["lambda"] if len(config["lambda_exponents"]) > 1 else []
-    if config["recipe"].get("schedule") in ("halving", "constant"):
+    if (config.get("recipe") or {}).get("schedule") in ("halving", "constant"):
         chosen.append("the number of epochs")
     if not chosen:
         return ""
