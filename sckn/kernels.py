@@ -67,19 +67,23 @@ class Exponential(Kernel):
         return self.alpha * self(u)
 
     def scaled(self, projected: Tensor, squares: Tensor, offset: float, *, overwrite: bool = False) -> Tensor:
-        """As `Kernel.scaled`, written exp(scale <z, x> + shift): two passes over the large map where the formula has five."""
+        """As `Kernel.scaled`, written exp(scale <z, x> + shift): two passes over the large map where the formula has five.
+
+        No cosine counts as more than 1. Products by fast transforms have errors of the size of the largest patch around, in
+        which a patch without length would have a large one, whose exponential is infinite.
+        """
         if exponential.applies(projected, squares):
             return exponential.exponential_map(projected, squares, self.alpha, offset)
         if overwrite and projected.device.type == "cpu" and projected.dtype == squares.dtype and not torch.is_grad_enabled():
             norms = squares.sqrt()
             scale = (self.alpha / (norms + offset)).masked_fill_(norms == 0, 0)
-            return _exponential_of_line_(projected, scale, norms.log_() - self.alpha)  # exp(log 0) is 0
+            return _exponential_of_line_(projected, scale, norms.log_() - self.alpha, float(self.alpha))  # exp(log 0) is 0
         norms = root(squares)
         absent = norms == 0
         length = torch.where(absent, 1, norms)
         scale = torch.where(absent, 0, self.alpha / (length + offset))
         shift = torch.where(absent, -torch.inf, length.log() - self.alpha)
-        value: Tensor = _ExponentialOfLine.apply(projected, scale, shift)  # pyright: ignore[reportAssignmentType]
+        value: Tensor = _ExponentialOfLine.apply(projected, scale, shift, self.alpha)  # pyright: ignore[reportAssignmentType]
         return value
 
 
@@ -87,43 +91,46 @@ class Exponential(Kernel):
 IN_CACHE = 2**17
 
 
-def _exponential_of_line_(u: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """exp(scale u + shift) in the place of u, as below: for a large map, fresh memory costs more than the exponentials."""
+def _exponential_of_line_(u: Tensor, scale: Tensor, shift: Tensor, largest: float) -> Tensor:
+    """In the place of u what is below: for a large map, fresh memory costs more than the exponentials."""
     _, channels, height, width = u.shape
     rows = max(1, IN_CACHE // (channels * width))
     images = max(1, rows // height)
     for of_images in zip(u.split(images), scale.split(images), shift.split(images), strict=True):
         for part, slope, start in zip(*(maps.split(rows, dim=2) for maps in of_images), strict=True):
-            part.mul_(slope).add_(start).exp_()
+            part.mul_(slope).clamp_max_(largest).add_(start).exp_()
     return u
 
 
 class _ExponentialOfLine(torch.autograd.Function):
-    """exp(scale u + shift) for u (B, p, H, W) and one scale and shift a pixel, (B, 1, H, W), in the precision of these two.
+    """exp(min(scale u, largest) + shift) for u (B, p, H, W) and one scale and shift a pixel, (B, 1, H, W), in the precision of
+    these two. What exceeds `largest` does so by rounding: it counts as `largest`, with the gradient of scale u there.
 
     Autograd would keep the argument of exp, and form each gradient by passes of its own over the large map.
     """
 
     @staticmethod
-    def forward(ctx: Any, u: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-        # PyTorch has no vector instructions for addcmul where two of the three are the same along a pixel
-        value = (u * scale).add_(shift).exp_() if u.device.type == "cpu" else torch.addcmul(shift, u, scale).exp_()
+    def forward(ctx: Any, u: Tensor, scale: Tensor, shift: Tensor, largest: float | Tensor) -> Tensor:
+        value = u * scale
+        value = torch.minimum(value, largest, out=value) if isinstance(largest, Tensor) else value.clamp_max_(largest)
+        value.add_(shift).exp_()
         ctx.save_for_backward(u, scale, value)
+        ctx.largest = largest.detach() if isinstance(largest, Tensor) else largest
         return value
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
         u, scale, value = ctx.saved_tensors
-        for_u, for_scale, for_shift = ctx.needs_input_grad
+        for_u, for_scale, for_shift, _ = ctx.needs_input_grad
         weighted = gradients[0] * value
         of_shift = weighted.sum_to_size(scale.shape) if for_shift else None
-        of_scale = (weighted * u).sum_to_size(scale.shape) if for_scale else None
+        of_scale = (weighted * torch.minimum(u, ctx.largest / scale)).sum_to_size(scale.shape) if for_scale else None
         if not for_u:
-            return None, of_scale, of_shift
+            return None, of_scale, of_shift, None
         if torch.is_grad_enabled():  # to be differentiated again
-            return (weighted * scale).to(u.dtype), of_scale, of_shift
+            return (weighted * scale).to(u.dtype), of_scale, of_shift, None
         of_u = weighted if u.dtype == weighted.dtype else torch.empty_like(u)
-        return torch.mul(weighted, scale, out=of_u), of_scale, of_shift
+        return torch.mul(weighted, scale, out=of_u), of_scale, of_shift, None
 
 
 @dataclass(frozen=True)

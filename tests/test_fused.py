@@ -51,7 +51,7 @@ def test_they_apply_to_what_training_uses_and_to_nothing_else() -> None:
 def test_map_and_gradients_are_those_of_the_formula(channels: int, dtype: torch.dtype, tolerance: float, learned: bool) -> None:
     """In float64 with autograd; a pixel without length gives 0 and no gradient."""
     u = channels_last(3, channels, 5, 7, dtype=dtype).cuda()
-    lengths = torch.rand(3, 1, 5, 7).cuda() * 9
+    lengths = (u.abs().amax(dim=1, keepdim=True).float() + torch.rand(3, 1, 5, 7).cuda()).square()
     u[0, :, 0, 0], lengths[0, 0, 0, 0] = 0, 0
     alpha = torch.tensor(2.5, device="cuda")
     inputs = [u.requires_grad_(), lengths.requires_grad_(), *([alpha.requires_grad_()] if learned else [])]
@@ -71,6 +71,17 @@ def test_map_and_gradients_are_those_of_the_formula(channels: int, dtype: torch.
     for gradient, right in zip(gradients, expected_gradients, strict=True):
         assert gradient.shape == right.shape
         assert relative_error(gradient, right) < tolerance
+
+
+@pytest.mark.gpu
+def test_a_product_beyond_the_length_counts_as_the_length() -> None:
+    u = torch.full((1, 8, 1, 3), 0.1).contiguous(memory_format=torch.channels_last).cuda()
+    lengths = torch.tensor([1e-12, 1e-20, 1.0]).reshape(1, 1, 1, 3).cuda().requires_grad_()
+    found = exponential.exponential_map(u, lengths, 60.0, 1e-5)
+    expected = lengths.detach().sqrt().expand(1, 8, 1, 3)[..., :2]
+    torch.testing.assert_close(found[..., :2].detach(), expected, rtol=1e-5, atol=0)
+    (gradient,) = torch.autograd.grad(found.sum(), lengths)
+    assert bool(torch.isfinite(gradient).all())
 
 
 @pytest.mark.gpu

@@ -170,6 +170,20 @@ def test_scaled_may_overwrite_only_where_that_is_allowed(kernel: Kernel, offset:
     assert differentiable.grad is not None
 
 
+@pytest.mark.parametrize("learned", [False, True])
+def test_a_product_that_rounding_took_beyond_the_length_counts_as_the_length(learned: bool) -> None:
+    """Errors of fast products have the size of the patches around, beside which a patch may have no length to speak of."""
+    norms = torch.tensor([1e-6, 1e-10, 1.0]).reshape(1, 1, 1, 3)
+    projected = torch.full((1, 2, 1, 3), 0.1)
+    kernel = Exponential(torch.tensor(60.0, requires_grad=True) if learned else 60.0)
+    found = kernel.scaled(projected, norms.square(), 1e-5)
+    torch.testing.assert_close(found[..., :2], norms.expand(1, 2, 1, 3)[..., :2], rtol=1e-5, atol=0)
+    torch.testing.assert_close(found[..., 2], torch.exp(60 * (0.1 / torch.tensor([1 + 1e-5]) - 1)).expand(1, 2, 1))
+    with torch.no_grad():
+        overwritten = kernel.scaled(projected.clone(), norms.square(), 1e-5, overwrite=True)
+    torch.testing.assert_close(overwritten, found, rtol=1e-6, atol=0)
+
+
 def test_maps_larger_than_the_cache_are_scaled_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 2 x 5 x 3 x 4 numbers: by pixel rows, by one image, all at once."""
     projected, norms = projections_and_norms()

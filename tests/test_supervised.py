@@ -1074,6 +1074,18 @@ def test_the_last_weights_are_those_of_features_in_fp32(changes: dict[str, Any])
     assert slope(of_the_last_epoch) > 1e-4  # for features in bf16
 
 
+def test_features_that_fp32_alone_makes_infinite_end_the_training_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    fit = LinearStep.fit
+
+    def not_finite_in_fp32(*given: Any) -> Fit:
+        found = fit(*given)
+        return found if torch.is_autocast_enabled("cpu") else replace(found, linear=replace(found.linear, objective=math.nan))
+
+    monkeypatch.setattr(LinearStep, "fit", not_finite_in_fp32)
+    with pytest.raises(TrainingDivergedError, match="not finite in fp32"):
+        train(network(), replace(CAREFUL, precision="medium", **SLOW_RATES))
+
+
 # -- on a GPU -------------------------------------------------------------------------------------------------------------
 
 

@@ -64,7 +64,7 @@ def _kernel_layer(graph: Graph, maps: Value, layer: KernelLayer, root: Tensor, s
 def _kappa(graph: Graph, kernel: Kernel, u: Value) -> Value:
     """kappa(u), as the kernels of `sckn.kernels` have it."""
     if isinstance(kernel, Exponential):
-        return graph.node("Exp", (u - 1.0) * float(kernel.alpha))
+        return graph.node("Exp", (graph.node("Min", u, 1.0) - 1.0) * float(kernel.alpha))
     if isinstance(kernel, ArcCosine):
         u = graph.node("Clip", u, -1.0, 1.0)
         return (((1.0 - u) * (1.0 + u)).sqrt() + u * (math.pi - graph.node("Acos", u))) / math.pi

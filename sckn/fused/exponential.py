@@ -1,7 +1,8 @@
 """The kernel map of a layer with the exponential kernel, equation (11) before pooling, in one pass over memory.
 
-    out = |x| exp(alpha (<z, x> / (|x| + offset) - 1)),   0 where x is 0
+    out = |x| exp(alpha (<z, x> / (|x| + offset) - 1)),   0 where x is 0,
 
+where <z, x>, which rounding may take far beyond |x| (`kernels.Exponential`), counts as at most |x| + offset.
 Plain PyTorch makes two passes forward and eight backward over a map of (B, p, H, W) numbers, and dozens of small ones over
 the norms; here it is one each. `kernels.Exponential` has the plain form.
 """
@@ -89,10 +90,12 @@ if triton is not None:
         norm = tl.sqrt(tl.load(squares + pixel, mask=pixel < pixels, other=0.0))
         present = norm != 0  # NaN is not taken for zero
         length = tl.where(present, norm, 1.0)
-        scale = tl.where(present, a / (length + offset), 0.0)
+        divisor = (length + offset)[:, None]
+        scale = tl.where(present, a, 0.0)[:, None] / divisor
         shift = tl.where(present, tl.log(length) - a, float("-inf"))
         x = tl.load(u + place, mask=there, other=0.0).to(tl.float32)
-        result = tl.exp(scale[:, None] * x + shift[:, None])
+        x = tl.where(x > divisor, divisor, x)  # NaN stays
+        result = tl.exp(scale * x + shift[:, None])
         tl.store(value + place, result, mask=there)
 
     @triton.jit
@@ -122,6 +125,7 @@ if triton is not None:
         length = tl.where(present, norm, 1.0)
         divisor = length + offset
         x = tl.load(u + place, mask=there, other=0.0).to(tl.float32)
+        x = tl.where(x > divisor[:, None], divisor[:, None], x)
         weighted = tl.load(gradient + place, mask=there, other=0.0).to(tl.float32)
         weighted *= tl.load(value + place, mask=there, other=0.0)
         scale = tl.where(present, a / divisor, 0.0)

@@ -373,10 +373,19 @@ class _Alternation:
         """W for features as those who use the model compute them: features in bf16 differ from them alike for all images, and W
         found with these would make up for differences that are not there."""
         with precision("highest", self.device):
-            if self.filter_step.average is None:
-                self.linear = self.linear_step.fit(self.network, self.samples, self.linear).linear
+            if averaged := self.filter_step.average is not None:
+                found = self._averaged_linear()
             else:
-                self.averaged_linear = self._averaged_linear()
+                found = self.linear_step.fit(self.network, self.samples, self.linear).linear
+        if not math.isfinite(found.objective):
+            raise TrainingDivergedError(
+                "training ended with features that are not finite in fp32, though they are in bf16; train in fp32, with "
+                'precision = "highest" in the recipe, or with a lower alpha_learning_rate'
+            )
+        if averaged:
+            self.averaged_linear = found
+        else:
+            self.linear = found
 
     # -- figures and state --------------------------------------------------------------------------------------------
 
