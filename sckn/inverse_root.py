@@ -31,6 +31,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from sckn.fused import products as fused
+from sckn.fused import split_products
+from sckn.fused.split_products import Split
 from sckn.precision import full_precision
 
 __all__ = [
@@ -69,6 +71,10 @@ SINGULAR = (
     "the kernel matrix of the filters is singular, or so nearly that rounding decides, and matrix products alone cannot invert "
     "it; set a larger epsilon or inverse_root='eigh'"
 )
+
+# Split matrices have the range of fp16. What `lyapunov` solves for is made so that its largest number is 1 / ROOM: the solution
+# is larger, the more so the larger the condition is.
+ROOM = 16
 
 # Below this residual the iteration is in its quadratic end: a rise from there on is rounding.
 NEAR = 0.1
@@ -181,17 +187,17 @@ def _newton_schulz(gram: Tensor) -> tuple[tuple[Tensor, Tensor], int]:
     scale = torch.linalg.matrix_norm(gram, ord=torch.inf)[..., None, None]  # at least the largest eigenvalue
     identity = identity_like(gram)
 
-    def step(state: tuple[Tensor, ...], linear: float, cubic: float) -> tuple[tuple[Tensor, ...], Tensor]:
+    def step(state: State, linear: float, cubic: float) -> tuple[State, Factor]:
         if len(state) == 1:  # the first, from Z = I
             (Y,) = state
-            return (_product(Y, Y, cubic, Y, linear, symmetric=True), linear * identity + cubic * Y), Y
+            return (_product(Y, Y, cubic, Y, linear, symmetric=True), _factor(linear * identity + cubic * _matrix(Y))), Y
         Y, Z = state
         # In this order, and with this one as it is, rounding errors of one iteration do not grow in the next.
         product = _product(Z, Y)
         Y = _product(Y, product, cubic, Y, linear, symmetric=True)
         return (Y, _product(product, Z, cubic, Z, linear, symmetric=True)), product
 
-    (Y, Z), count = _iterations(step, (gram / scale,))
+    (Y, Z), count = _iterations(step, gram / scale)
     if not capturing(gram) and bool((_largest(Z).square() >= 1 / torch.finfo(Z.dtype).eps).any()):
         raise ValueError(SINGULAR)  # rounding alone made the smallest eigenvalue what it is, and perhaps positive
     return (_symmetric(Y) * scale.sqrt(), _symmetric(Z) / scale.sqrt()), count
@@ -214,16 +220,18 @@ def lyapunov(S: Tensor, A: Tensor, G: Tensor) -> Tensor:
     identity = identity_like(S)
     shifted = S + shift * identity
     middle = 2 / (largest + smallest + 2 * shift)
-    U = middle * (2 * identity - middle * shifted)  # a first step from a multiple of I
+    U = _factor(middle * (2 * identity - middle * shifted))  # a first step from a multiple of I
+    shifted = _factor(shifted)
     for _ in range(steps - 1):
         U = _product(_product(U, shifted, symmetric=True), U, -1.0, U, 2.0, symmetric=True)
-    B = identity - 2 * shift * U
-    X = 2 * shift * _product(_product(U, G), U, symmetric=True)
+    B = _factor(identity - 2 * shift * _matrix(U))
+    size = ROOM * G.abs().amax(dim=(-2, -1), keepdim=True).clamp_min(torch.finfo(G.dtype).tiny)
+    X = _product(_product(U, _factor(2 * shift / size * G)), U, symmetric=True)
     for number in range(steps):
         X = _product(_product(B, X), B, 1.0, X, 1.0, symmetric=True)
         if number < steps - 1:
             B = _product(B, B, symmetric=True)
-    return X
+    return size * _matrix(X)
 
 
 def _bound(matrix: Tensor) -> Tensor:
@@ -249,10 +257,28 @@ def _doublings(condition: float, dtype: torch.dtype) -> int:
     return min(MAX_ITERATIONS, 1 + math.ceil(math.log2(max(1.0, math.log(torch.finfo(dtype).eps) / math.log(largest)))))
 
 
+# What is multiplied: matrices, or the same split in two, where that is faster (`split_products`).
+Factor = Tensor | Split
+
+
+def _factor(matrices: Tensor) -> Factor:
+    return split_products.split(matrices) if split_products.applies(matrices) else matrices
+
+
+def _matrix(factor: Factor) -> Tensor:
+    return split_products.joined(factor) if isinstance(factor, Split) else factor
+
+
 def _product(
-    a: Tensor, b: Tensor, alpha: float = 1.0, base: Tensor | None = None, beta: float = 0.0, *, symmetric: bool = False
-) -> Tensor:
-    """alpha a b + beta base; `symmetric` tells that base and the result are known to be so."""
+    a: Factor, b: Factor, alpha: float = 1.0, base: Factor | None = None, beta: float = 0.0, *, symmetric: bool = False
+) -> Any:
+    """alpha a b + beta base, of the kind that a is; `symmetric` tells that base and the result are known to be so."""
+    if isinstance(a, Split):
+        return split_products.product(a, b, alpha, base, beta, symmetric=symmetric)  # pyright: ignore[reportArgumentType]
+    return _plain_product(a, b, alpha, base, beta, symmetric=symmetric)  # pyright: ignore[reportArgumentType]
+
+
+def _plain_product(a: Tensor, b: Tensor, alpha: float, base: Tensor | None, beta: float, *, symmetric: bool) -> Tensor:
     added = a if base is None else base
     if fused.applies(a, b, added, symmetric=symmetric):
         return fused.product(a, b, added, alpha, beta, symmetric=symmetric)
@@ -265,7 +291,8 @@ def _product(
 
 # One step x <- linear x + cubic x^3 of an iteration for x = 1 or -1, in matrices: (state, linear, cubic) -> the next state,
 # and the matrix that tends to I, before the step.
-Step = Callable[[tuple[Tensor, ...], float, float], tuple[tuple[Tensor, ...], Tensor]]
+State = tuple[Factor, ...]
+Step = Callable[[State, float, float], tuple[State, Factor]]
 
 
 def _factors() -> list[float]:
@@ -282,23 +309,24 @@ def _factors() -> list[float]:
 FACTORS = _factors()
 
 
-def _iterations(step: Step, state: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], int]:
+def _iterations(step: Step, start: Tensor) -> tuple[tuple[Tensor, ...], int]:
     """The state at the end, and how many iterations it took."""
-    fixed = capturing(state[0])
-    if not fixed and not all(bool(torch.isfinite(matrix).all()) for matrix in state):
+    fixed = capturing(start)
+    if not fixed and not bool(torch.isfinite(start).all()):
         raise ValueError(NOT_FINITE)
+    state: State = (_factor(start),)
     for factor in FACTORS:
         state, _ = step(state, 1.5 * factor, -0.5 * factor**3)
-    return (_fixed_iterations if fixed else _counted_iterations)(step, state)
+    state, count = _fixed_iterations(step, state) if fixed else _counted_iterations(step, state, torch.finfo(start.dtype).eps)
+    return tuple(_matrix(each) for each in state), count
 
 
-def _counted_iterations(step: Step, state: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], int]:
+def _counted_iterations(step: Step, state: State, rounding: float) -> tuple[State, int]:
     """Iterate while the residual falls.
 
     It falls quadratically at the end, so one step below the square root of the rounding error is the last that helps; where
     rounding stops it earlier, the first rise ends the iteration.
     """
-    tolerance = torch.finfo(state[0].dtype).eps ** 0.5
     last, count = torch.inf, len(FACTORS)
     while count < MAX_ITERATIONS:
         count += 1
@@ -307,25 +335,26 @@ def _counted_iterations(step: Step, state: tuple[Tensor, ...]) -> tuple[tuple[Te
         if not size < torch.inf or (size >= last and size < NEAR):
             break
         state, last = advanced, size
-        if size < tolerance:
+        if size < rounding**0.5:
             break
     if last > NEAR:
         raise ValueError(SINGULAR)
     return state, count
 
 
-def _fixed_iterations(step: Step, state: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], int]:
+def _fixed_iterations(step: Step, state: State) -> tuple[State, int]:
     """The same for a CUDA graph: so many steps, whatever the matrices are. More than are needed do no harm; a matrix of the
     batch that did not come near in so many is NaN."""
     near_identity = state[0]
     for _ in range(len(FACTORS), _in_graphs):
         state, near_identity = step(state, 1.5, -0.5)
     near = _residual(near_identity)[..., None, None] <= NEAR
-    return tuple(torch.where(near, matrix, torch.nan) for matrix in state), _in_graphs
+    return tuple(torch.where(near, _matrix(each), torch.nan) for each in state), _in_graphs
 
 
-def _residual(near_identity: Tensor) -> Tensor:
+def _residual(factor: Factor) -> Tensor:
     """The largest number in it less I, for each matrix of the batch."""
+    near_identity = _matrix(factor)
     return (near_identity - identity_like(near_identity)).abs().amax(dim=(-2, -1))
 
 

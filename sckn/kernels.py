@@ -77,7 +77,7 @@ class Exponential(Kernel):
         if overwrite and projected.device.type == "cpu" and projected.dtype == squares.dtype and not torch.is_grad_enabled():
             norms = squares.sqrt()
             scale = (self.alpha / (norms + offset)).masked_fill_(norms == 0, 0)
-            return _exponential_of_line_(projected, scale, norms.log_() - self.alpha, float(self.alpha))  # exp(log 0) is 0
+            return _exponential_of_line_(projected, scale, norms.log_() - self.alpha, self.alpha)  # exp(log 0) is 0
         norms = root(squares)
         absent = norms == 0
         length = torch.where(absent, 1, norms)
@@ -91,7 +91,7 @@ class Exponential(Kernel):
 IN_CACHE = 2**17
 
 
-def _exponential_of_line_(u: Tensor, scale: Tensor, shift: Tensor, largest: float) -> Tensor:
+def _exponential_of_line_(u: Tensor, scale: Tensor, shift: Tensor, largest: float | Tensor) -> Tensor:
     """In the place of u what is below: for a large map, fresh memory costs more than the exponentials."""
     _, channels, height, width = u.shape
     rows = max(1, IN_CACHE // (channels * width))
@@ -111,9 +111,7 @@ class _ExponentialOfLine(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, u: Tensor, scale: Tensor, shift: Tensor, largest: float | Tensor) -> Tensor:
-        value = u * scale
-        value = torch.minimum(value, largest, out=value) if isinstance(largest, Tensor) else value.clamp_max_(largest)
-        value.add_(shift).exp_()
+        value = (u * scale).clamp_max_(largest).add_(shift).exp_()
         ctx.save_for_backward(u, scale, value)
         ctx.largest = largest.detach() if isinstance(largest, Tensor) else largest
         return value

@@ -38,7 +38,7 @@ def classifier_card(
         f"A supervised convolutional kernel network for images of {len(classifier.classes)} classes: "
         f"{', '.join(classifier.classes)}.",
         [
-            f"```python\nimport sckn\nclassifier = sckn.load({name!r})\n"
+            f'```python\nimport sckn\n\nclassifier = sckn.load("{name}")\n'
             "scores = classifier.predict(images)  # (n, c, h, w) in bytes, or from 0 to 1\n```",
             f"or `sckn classify {name} IMAGE...`. {_size(size)}",
         ],
@@ -76,7 +76,7 @@ def upscaler_card(name: str, upscaler: Upscaler, scores: Mapping[str, Any] | Non
         f"A supervised convolutional kernel network that makes photographs {scale} times larger. It works on {seen} and adds "
         "what interpolation lost.",
         [
-            f"```python\nimport sckn\nupscaler = sckn.load({name!r})\n"
+            f'```python\nimport sckn\n\nupscaler = sckn.load("{name}")\n'
             "large = upscaler.upscale(image)  # of numpy, Pillow or torch\n```",
             f"or `sckn upscale PHOTO... -o OUT --model {name}`. {_size(size)}",
         ],

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sckn.fused import exponential, products, rows, squares
+from sckn.fused import exponential, products, rows, split_products, squares
 from sckn.kernels import Exponential, root
 from sckn.layer import KernelLayer, LayerConfig
 from sckn.nystrom import unit_rows
@@ -183,6 +183,33 @@ def test_products_of_matrices(size: int, symmetric: bool) -> None:
         expected = alpha * (a.double() @ S.double()) + beta * base.double()
         assert relative_error(found, expected) < 2e-6
         assert not symmetric or torch.equal(found, found.mT)
+
+
+def test_a_split_number_has_22_bits() -> None:
+    x = torch.randn(2, 300, 300) * 10 ** torch.linspace(-4, 4, 300)
+    torch.testing.assert_close(split_products.joined(split_products.split(x)), x, rtol=2.0**-22, atol=2.0**-36)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize("size", [257, 300, 384, 512])
+def test_products_of_split_matrices(size: int, symmetric: bool) -> None:
+    S = torch.randn(3, size, size) / size**0.5
+    S = S + S.mT
+    a, base = (S @ S @ S if symmetric else torch.randn(3, size, size)), S.clone()  # powers of S commute
+    given = [split_products.split(each.cuda()) for each in (a, S, base)]
+    for alpha, beta in ((1.0, 0.0), (-0.5, 1.5)):
+        found = split_products.product(given[0], given[1], alpha, given[2] if beta else None, beta, symmetric=symmetric)
+        expected = alpha * (a.double() @ S.double()) + beta * base.double()
+        assert relative_error(split_products.joined(found), expected) < 2e-6
+        assert not symmetric or torch.equal(found.parts, found.parts.mT)
+
+
+@pytest.mark.gpu
+def test_large_matrices_alone_are_split() -> None:
+    large = torch.rand(2, 512, 512).cuda()
+    assert split_products.applies(large)
+    assert not any(split_products.applies(other) for other in (large[:, :256, :256], large.double(), large[0], large.cpu()))
 
 
 @pytest.mark.gpu

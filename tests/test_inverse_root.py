@@ -12,12 +12,15 @@ from scipy.linalg import fractional_matrix_power, solve_continuous_lyapunov, sqr
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from sckn.fused import split_products
+from sckn.fused.split_products import Split
 from sckn.inverse_root import (
     FACTORS,
     LEAST,
     InverseRoot,
     _counted_iterations,
     _fixed_iterations,
+    _matrix,
     capturing,
     full_precision,
     inverse_square_root,
@@ -27,6 +30,7 @@ from sckn.inverse_root import (
     newton_schulz,
 )
 
+EPS = torch.finfo(torch.float64).eps
 METHODS: list[InverseRoot] = ["eigh", "newton_schulz"]
 by_both_methods = pytest.mark.parametrize("method", METHODS)
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
@@ -370,19 +374,19 @@ def test_where_an_iteration_ends() -> None:
     residuals[3, :2] = torch.tensor([0.5, torch.inf])  # never near
     for row, (end, steps) in zip(residuals, ((4, 4), (3, 4), (6, 6), (None, 2)), strict=True):
 
-        def step(state: tuple[Tensor, ...], *_: float, row: Tensor = row) -> tuple[tuple[Tensor, ...], Tensor]:
+        def step(state: Any, *_: float, row: Tensor = row) -> tuple[tuple[Any], Tensor]:
             return (state[0] + 1,), 1 + row[state[0].long()]
 
-        start = (torch.zeros(1, 1, dtype=torch.float64),)
+        start: Any = (torch.zeros(1, 1, dtype=torch.float64),)
         if end is None:
             with pytest.raises(ValueError, match="singular"):
-                _counted_iterations(step, start)
+                _counted_iterations(step, start, EPS)
         else:
-            state, count = _counted_iterations(step, start)
-            assert (float(state[0]), count) == (end, len(FACTORS) + steps)
+            state, count = _counted_iterations(step, start, EPS)
+            assert (float(_matrix(state[0])), count) == (end, len(FACTORS) + steps)
         with iterations_in_graphs(len(FACTORS) + 2):
             (fixed,), _ = _fixed_iterations(step, start)
-        assert (float(fixed) == 2) == (float(row[1]) <= 0.1)  # NaN, if the last residual was not small
+        assert (float(_matrix(fixed)) == 2) == (float(row[1]) <= 0.1)  # NaN, if the last residual was not small
 
 
 def test_scaled_iterations_bring_all_eigenvalues_near_one() -> None:
@@ -439,6 +443,29 @@ def test_products_of_which_half_is_mirrored_are_as_precise(condition: float, mon
     monkeypatch.setattr("sckn.inverse_root._product", mirrored)
     for found, whole, right in zip(value_and_gradient(gram.float(), G.float(), "newton_schulz"), plain, exact, strict=True):
         assert relative_error(found, right) < 3 * relative_error(whole, right)
+
+
+@pytest.mark.parametrize("size", [1e-20, 1.0, 1e20])
+@pytest.mark.parametrize("condition", CONDITIONS)
+def test_split_in_two_of_fp16_matrices_lose_nothing(monkeypatch: pytest.MonkeyPatch, condition: float, size: float) -> None:
+    """As on a GPU, where tensor cores make the products; whatever the size of the gradient."""
+
+    def product(a: Split, b: Split, alpha: float, base: Split | None, beta: float, *, symmetric: bool) -> Split:
+        (high_a, low_a), (high_b, low_b) = a.parts.float(), b.parts.float()
+        value = alpha * (high_a @ high_b + (high_a @ low_b + low_a @ high_b) / split_products.LOW)
+        value = value if base is None else value + beta * split_products.joined(base)
+        return split_products.split((value + value.mT) / 2 if symmetric else value)
+
+    gram = torch.stack([matrix_of_condition(64, condition), matrix_of_condition(64, 2.0)])
+    G = size * torch.randn_like(gram)
+    exact = value_and_gradient(gram, G, "eigh")
+    plain = value_and_gradient(gram.float(), G.float(), "newton_schulz")
+    monkeypatch.setattr(split_products, "applies", lambda matrices: True)
+    monkeypatch.setattr(split_products, "product", product)
+    for found, whole, right in zip(value_and_gradient(gram.float(), G.float(), "newton_schulz"), plain, exact, strict=True):
+        for one, other, expected in zip(found, whole, right, strict=True):
+            assert relative_error(one, expected) < 3 * relative_error(other, expected)
+            assert relative_error(one, expected) < 3e-6 * condition**0.5
 
 
 @pytest.mark.gpu

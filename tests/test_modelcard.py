@@ -46,7 +46,7 @@ def test_the_card_says_what_is_known() -> None:
     parts = [
         "# cifar10\n",
         "3 classes: cat, dog, a bird.",
-        "sckn.load('cifar10')",
+        'sckn.load("cifar10")',
         "1.2 MB",
         "CIFAR-10 (Krizhevsky, 2009)",
         "whitened locally (power 0.25)",
@@ -140,7 +140,7 @@ def test_the_card_of_an_upscaler_says_what_is_known() -> None:
     parts = [
         "# superres-x2\n",
         "makes photographs 2 times larger. It works on the small image",
-        "sckn.load('superres-x2')",
+        'sckn.load("superres-x2")',
         "1.2 MB",
         "BSDS500 (Arbelaez et al., 2011)",
         "learned from 474 of them, 200,000 patches of 32 x 32 pixels an epoch; 25 were held out.",
