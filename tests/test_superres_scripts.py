@@ -1,9 +1,10 @@
-"""The scripts on super-resolution, on made-up pictures: scores on the paper's test sets, details side by side."""
+"""The scripts on super-resolution: scores on the paper's test sets, details side by side, the picture of the README."""
 
 import json
 import runpy
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -113,3 +114,47 @@ def test_a_photograph_too_small_for_its_detail_is_named(tmp_path: Path, monkeypa
     with pytest.raises(ValueError, match=r"Set5/baby\.png has 120 x 120 pixels, which leaves nothing of its detail"):
         run(monkeypatch, "crops.py", model, "--data", tmp_path, "--output", tmp_path / "crops")
     assert not (tmp_path / "crops").exists()
+
+
+def panels(path: Path, script: dict[str, Any], zoom: int) -> list[np.ndarray]:
+    """The four details of the picture, (h, w, 3), each of their pixels once; that it is `zoom` wide is checked."""
+    with Image.open(path) as image:
+        picture = np.asarray(image).astype(int)
+    _, rows, columns = script["DETAIL"]
+    height, width, gap = rows.stop - rows.start, columns.stop - columns.start, script["GAP"]
+    assert picture.shape == (height * zoom + 2 * gap, 4 * (width * zoom + gap) + gap, 3)
+    found = [picture[gap:-gap, gap + i * (width * zoom + gap) :][:, : width * zoom] for i in range(4)]
+    once = [panel[::zoom, ::zoom] for panel in found]
+    assert all(np.array_equal(panel, small.repeat(zoom, 0).repeat(zoom, 1)) for panel, small in zip(found, once, strict=True))
+    return once
+
+
+def test_before_and_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = runpy.run_path(str(EXPERIMENTS / "before_after.py"))
+    run(monkeypatch, "before_after.py", "--output", tmp_path / "picture.png")
+    small, bicubic, ours, truth = panels(tmp_path / "picture.png", script, zoom=3)
+    with Image.open(script["PHOTO"]) as photo:
+        pixels = np.asarray(photo.convert("RGB"))[:, :450]  # a multiple of 3
+    assert np.array_equal(truth, pixels[script["DETAIL"][1:]])
+
+    less = imresize(torch.from_numpy(pixels.copy()).permute(2, 0, 1).double(), 1 / 3)
+    rows, columns = (slice(side.start // 3, side.stop // 3) for side in script["DETAIL"][1:])
+    assert np.abs(small[::3, ::3] - less[:, rows, columns].permute(1, 2, 0).numpy()).max() <= 0.51
+    assert np.array_equal(small, small[::3, ::3].repeat(3, 0).repeat(3, 1))  # whole squares
+
+    errors = [np.square(panel - truth).mean() for panel in (small, bicubic, ours)]
+    assert errors[2] < 0.8 * errors[1] < 0.8 * errors[0]
+
+    shown = panels(script["PICTURE"], script, zoom=3)
+    again = "run python experiments/before_after.py"
+    assert all(np.abs(a - b).max() <= 2 for a, b in zip(shown, (small, bicubic, ours, truth), strict=True)), again
+    assert script["PICTURE"].stat().st_size < 400_000
+
+
+def test_before_and_after_of_another_factor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = runpy.run_path(str(EXPERIMENTS / "before_after.py"))
+    model = save(tiny_upscaler(2, weight=0.0), tmp_path / "x2.safetensors")
+    run(monkeypatch, "before_after.py", "--model", model, "--output", tmp_path / "picture.png", "--zoom", "1")
+    _, bicubic, ours, truth = panels(tmp_path / "picture.png", script, zoom=1)
+    assert np.abs(ours - bicubic).max() <= 2  # without weights
+    assert np.abs(truth - bicubic).max() > 2
