@@ -39,7 +39,6 @@ __all__ = [
     "Gradient",
     "InverseRoot",
     "capturing",
-    "full_precision_product",
     "identity_like",
     "inverse_square_root",
     "iterations_in_graphs",

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from sckn.fused import rows as fused
-from sckn.inverse_root import Gradient, InverseRoot, full_precision_product, identity_like, inverse_square_root
+from sckn.inverse_root import Gradient, InverseRoot, identity_like, inverse_square_root
 from sckn.kernels import Exponential, Kernel
-from sckn.precision import full_precision
+from sckn.precision import full_precision, without_autocast
 
 __all__ = ["filter_gram", "filter_grams", "projection_coefficients", "projection_residuals", "psi", "unit_rows"]
 
@@ -80,7 +80,10 @@ def _cosines(Zs: Sequence[Tensor]) -> list[Tensor]:
 
 
 class _RowProducts(torch.autograd.Function):
-    """Z Z' for each of (n, p, d), in full precision; its gradient takes one product, where that of a product takes two."""
+    """Z Z' for each of (n, p, d), in full precision; its gradient takes one product, where that of a product takes two.
+
+    Nothing magnifies the rounding of that gradient, so it may be in TF32, as the other gradients of filters are.
+    """
 
     @staticmethod
     def forward(ctx: Any, Z: Tensor) -> Tensor:
@@ -91,7 +94,8 @@ class _RowProducts(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
         (Z,), (G,) = ctx.saved_tensors, gradients
-        return full_precision_product(G + G.mT, Z)
+        with without_autocast(Z.device):
+            return (G + G.mT) @ Z
 
 
 def _of_each(kernels: Sequence[Kernel], cosines: Tensor) -> Tensor:
