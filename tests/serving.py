@@ -50,6 +50,16 @@ def make_models(folder: Path) -> Path:
     return folder
 
 
+def package_without_models(folder: Path) -> Path:
+    """Where to find sckn as it is, but with no models other than those of SCKN_MODELS."""
+    package = folder / "package" / "sckn"
+    package.mkdir(parents=True)
+    for part in (ROOT / "sckn").iterdir():
+        if part.name != "models":
+            (package / part.name).symlink_to(part)
+    return package.parent
+
+
 def photograph(width: int = 300, height: int = 200, seed: int = 0) -> Image.Image:
     """Smooth colours with grain and some edges, so that it is about as hard to compress as a photograph."""
     random = np.random.RandomState(seed)
@@ -196,7 +206,7 @@ def serving(folder: Path, *options: str, **environment: str) -> Iterator[Running
     make_models(folder / "models")
     # beside the folders of tests, whose names are too long for the sockets of a fork server
     temporary = Path(tempfile.mkdtemp())
-    own = {"PYTHONPATH": str(ROOT), "SCKN_MODELS": str(folder / "models"), "TMPDIR": str(temporary), "OMP_NUM_THREADS": "1"}
+    own = {"PYTHONPATH": str(package_without_models(folder)), "SCKN_MODELS": str(folder / "models"), "TMPDIR": str(temporary), "OMP_NUM_THREADS": "1"}
     with (folder / "stderr").open("w") as stderr:
         process = subprocess.Popen(
             [sys.executable, "-m", "sckn", "serve", "--port", "0", "--device", "cpu", *options],
