@@ -206,7 +206,12 @@ def serving(folder: Path, *options: str, **environment: str) -> Iterator[Running
     make_models(folder / "models")
     # beside the folders of tests, whose names are too long for the sockets of a fork server
     temporary = Path(tempfile.mkdtemp())
-    own = {"PYTHONPATH": str(package_without_models(folder)), "SCKN_MODELS": str(folder / "models"), "TMPDIR": str(temporary), "OMP_NUM_THREADS": "1"}
+    own = {
+        "PYTHONPATH": str(package_without_models(folder)),
+        "SCKN_MODELS": str(folder / "models"),
+        "TMPDIR": str(temporary),
+        "OMP_NUM_THREADS": "1",
+    }
     with (folder / "stderr").open("w") as stderr:
         process = subprocess.Popen(
             [sys.executable, "-m", "sckn", "serve", "--port", "0", "--device", "cpu", *options],
