@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from made_up_data import write_image
 from packaging.requirements import Requirement
+from PIL import Image
 from tiny_classifier import tiny_classifier
 
 from sckn import __version__, save
@@ -101,3 +102,19 @@ def test_it_works_with_nothing_but_what_it_asks_for(programs: Path, tmp_path: Pa
     assert answer.stdout.startswith("photo.png: "), answer.stderr
     refused = run(programs / "sckn", "export", "model.safetensors", "model.onnx", folder=tmp_path)
     assert refused.stderr == "sckn: an ONNX file needs onnx; install it with pip install 'sckn[onnx]'\n"
+
+
+def test_its_models_make_a_photograph_larger(programs: Path, tmp_path: Path) -> None:
+    photo = ROOT / "sckn" / "pictures" / "cat.png"
+    told = run(programs / "sckn", "upscale", photo, "-o", "large.png", "--scale", "2", "--fast", folder=tmp_path)
+    assert told.returncode == 0, told.stderr
+    with Image.open(photo) as small, Image.open(tmp_path / "large.png") as large:
+        assert large.size == (2 * small.width, 2 * small.height)
+
+
+def test_it_shows_all_parts_of_the_demonstration(programs: Path, tmp_path: Path) -> None:
+    told = run(programs / "sckn", "demo", "--output", "shown", folder=tmp_path)
+    assert told.returncode == 0, told.stderr
+    assert "left out" not in told.stdout
+    assert "made larger: PSNR" in told.stdout
+    assert (tmp_path / "shown" / "report.html").stat().st_size > 100_000

@@ -11,9 +11,12 @@ from hatchling.builders.wheel import WheelBuilder
 from PIL import Image
 from tiny_classifier import CLASSES, tiny_classifier
 
-from sckn import CheckpointError, ImageClassifier, load, save, shipped
+from sckn import CheckpointError, ImageClassifier, Upscaler, load, save, shipped
+from sckn.demo.photo import PHOTO
 from sckn.results import read_result
 from sckn.shipped import SHIPPED, find_shipped
+from sckn.superres.evaluation import measure_upscaling
+from sckn.superres.photos import read_luminance
 
 ROOT = Path(__file__).parents[1]
 
@@ -109,6 +112,44 @@ def test_a_shipped_classifier_is_that_of_its_result(name: str) -> None:
     measured = re.search(r"This file: test error ([\d.]+) %", file.with_suffix(".md").read_text())
     assert measured is not None
     assert abs(float(measured[1]) - result["runs"][0]["test_error"]) <= 0.1
+
+
+# those that are there so far
+UPSCALERS = ["superres-x2-fast", "superres-x3-fast"]
+
+
+@pytest.mark.parametrize("name", UPSCALERS)
+def test_a_shipped_upscaler_is_that_of_its_result(name: str) -> None:
+    file = find_shipped(name)
+    assert file is not None
+    result, upscaler = read_result(ROOT / "results" / f"{name}.json"), load(name)
+    assert isinstance(upscaler, Upscaler)
+    settings = result["config"]
+    assert (upscaler.scale, upscaler.config.low_resolution) == (settings["scale"], settings["low_resolution"])
+    assert upscaler.model.network.config.to_dict() == settings["network"]
+    # the card's figures were measured with this file on a CPU
+    card = file.with_suffix(".md").read_text()
+    for test_set, psnr in result["psnr"].items():
+        measured = re.search(rf"^\| {test_set} \| ([\d.]+) \|", card, flags=re.MULTILINE)
+        assert measured is not None
+        assert abs(float(measured[1]) - psnr) <= 0.01
+
+
+@pytest.mark.parametrize("name", UPSCALERS)
+def test_a_shipped_upscaler_does_better_than_interpolation(name: str) -> None:
+    """On a photograph that it did not learn from."""
+    upscaler = load(name)
+    assert isinstance(upscaler, Upscaler)
+    photo = read_luminance(PHOTO)
+    found, plain = (measure_upscaling(photo, upscaler.scale, by) for by in (upscaler.upscale_luminance, None))
+    assert found.psnr > plain.psnr + 0.5
+    assert found.ssim > plain.ssim
+
+
+def test_shipped_upscalers_are_small() -> None:
+    files = [file for file in map(find_shipped, shipped.UPSCALERS) if file is not None]
+    assert len(files) == len(UPSCALERS)
+    assert sum(file.stat().st_size for file in files) <= 10e6
 
 
 def test_the_classifier_knows_a_cat() -> None:
