@@ -13,14 +13,13 @@ import torch
 from torch import Tensor
 
 from sckn.fused.gpu import tl, triton
+from sckn.fused.products import SMALL
 
 __all__ = ["Split", "applies", "joined", "product", "split"]
 
 # pyright: reportInvalidTypeForm=false
 
 LOW = 2048.0
-# Smaller matrices are faster as they are (`products`).
-LEAST = 257
 BLOCK, BLOCK_K = 64, 64
 
 
@@ -32,12 +31,9 @@ class Split:
 
 
 def applies(matrices: Tensor) -> bool:
-    """Whether these are batches (b, p, p) on a GPU, in fp32, so large that products of them are faster when split."""
-    return triton is not None and matrices.is_cuda and matrices.dtype == torch.float32 and _large(matrices)
-
-
-def _large(matrices: Tensor) -> bool:
-    return matrices.dim() == 3 and matrices.shape[-1] >= LEAST
+    """Whether these are batches (b, p, p) on a GPU, in fp32, too large for the small blocks of `products`."""
+    there = triton is not None and matrices.is_cuda and matrices.dtype == torch.float32
+    return there and matrices.dim() == 3 and matrices.shape[-1] > SMALL
 
 
 def split(matrices: Tensor) -> Split:
