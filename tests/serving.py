@@ -166,7 +166,9 @@ class Running:
 
     def files(self) -> list[Path]:
         """All files of visitors that the server has."""
-        return [path for folder in self.folders() for path in folder.rglob("*") if path.is_file()]
+        # unlike rglob, walk goes on where the server deletes a folder meanwhile
+        found = (Path(place) / name for folder in self.folders() for place, _, names in os.walk(folder) for name in names)
+        return [path for path in found if path.is_file()]
 
     def folders(self) -> list[Path]:
         return list(self.temporary.glob("sckn-serve-*"))
