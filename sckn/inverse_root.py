@@ -71,8 +71,8 @@ SINGULAR = (
     "it; set a larger epsilon or inverse_root='eigh'"
 )
 
-# Split matrices have the range of fp16. What `lyapunov` solves for is made so that its largest number is 1 / ROOM: the solution
-# is larger, the more so the larger the condition is.
+# Split matrices have the range of fp16. `lyapunov` solves for a gradient whose largest number is 1 / ROOM: the solution is
+# larger, the more so the larger the condition is.
 ROOM = 16
 
 # Below this residual the iteration is in its quadratic end: a rise from there on is rounding.
@@ -168,7 +168,7 @@ class _ByMatrixProducts(torch.autograd.Function):
         with full_precision(A.device):
             G = _symmetric(gradients[0])
             if ctx.gradient == "exact":
-                return -lyapunov(S, A, _product(_product(A, G), A, symmetric=True)), None
+                return -lyapunov(S, A, G), None
             A32 = A @ newton_schulz(A)[0]  # A^(3/2)
             return -_symmetric(A32 @ G @ A32) / 2, None
 
@@ -203,10 +203,11 @@ def _newton_schulz(gram: Tensor) -> tuple[tuple[Tensor, Tensor], int]:
 
 
 def lyapunov(S: Tensor, A: Tensor, G: Tensor) -> Tensor:
-    """The symmetric X with S X + X S = G, for S positive definite, A = S^-1 and G symmetric, by doubling (Smith).
+    """The symmetric X with S X + X S = A G A, for S positive definite, A = S^-1 and G symmetric, by doubling (Smith).
 
-    With U = (S + s I)^-1 and B = I - 2s U, which is (S - s I) U, the equation is X = 2s U G U + B X B: its solution is the sum
-    of 2s B^k U G U B^k over all k, of which every step doubles the number of terms. U is found by Schulz's iteration.
+    With U = (S + s I)^-1 and B = I - 2s U, which is (S - s I) U, the equation is X = 2s U A G A U + B X B: its solution is the
+    sum of 2s B^k U A G A U B^k over all k, of which every step doubles the number of terms. U is found by Schulz's iteration,
+    and s U A is A - U.
     """
     if not capturing(S) and not (bool(torch.isfinite(S).all()) and bool(torch.isfinite(G).all())):
         raise ValueError(NOT_FINITE)
@@ -223,14 +224,14 @@ def lyapunov(S: Tensor, A: Tensor, G: Tensor) -> Tensor:
     shifted = _factor(shifted)
     for _ in range(steps - 1):
         U = _product(_product(U, shifted, symmetric=True), U, -1.0, U, 2.0, symmetric=True)
-    B = _factor(identity - 2 * shift * _matrix(U))
+    U = _matrix(U)
+    B, V = _factor(identity - 2 * shift * U), _factor(smallest * (A - U))
     size = ROOM * G.abs().amax(dim=(-2, -1), keepdim=True).clamp_min(torch.finfo(G.dtype).tiny)
-    X = _product(_product(U, _factor(2 * shift / size * G)), U, symmetric=True)
-    for number in range(steps):
+    X = _product(_product(V, _factor(G / size)), V, symmetric=True)
+    for number in range(steps - 1):  # B is on both sides: one less than U needs
+        B = _product(B, B, symmetric=True) if number else B
         X = _product(_product(B, X), B, 1.0, X, 1.0, symmetric=True)
-        if number < steps - 1:
-            B = _product(B, B, symmetric=True)
-    return size * _matrix(X)
+    return 2 * size / (shift * smallest.square()) * _matrix(X)
 
 
 def _bound(matrix: Tensor) -> Tensor:

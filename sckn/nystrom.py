@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from sckn.fused import rows as fused
+from sckn.fused import split_products
 from sckn.inverse_root import Gradient, InverseRoot, identity_like, inverse_square_root
 from sckn.kernels import Exponential, Kernel
 from sckn.precision import full_precision, without_autocast
@@ -88,6 +89,8 @@ class _RowProducts(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, Z: Tensor) -> Tensor:
         ctx.save_for_backward(Z)
+        if split_products.applies(Z):
+            return split_products.row_products(Z)
         with full_precision(Z.device):
             return Z @ Z.mT
 

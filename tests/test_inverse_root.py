@@ -176,8 +176,9 @@ def test_lyapunov_agrees_with_scipy() -> None:
     S = matrix_of_condition(12, 1e2)
     G = torch.randn_like(S)
     G = G + G.T
-    found = lyapunov(S, torch.linalg.inv(S), G)
-    np.testing.assert_allclose(found.numpy(), solve_continuous_lyapunov(S.numpy(), G.numpy()), rtol=1e-9, atol=1e-9)
+    A = torch.linalg.inv(S)
+    expected = solve_continuous_lyapunov(S.numpy(), (A @ G @ A).numpy())
+    np.testing.assert_allclose(lyapunov(S, A, G).numpy(), expected, rtol=1e-9, atol=1e-9)
 
 
 @by_both_methods

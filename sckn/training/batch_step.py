@@ -25,7 +25,7 @@ from sckn.training.sphere import SphereSGD
 __all__ = ["BatchStep"]
 
 # More than the inverse roots need when a step is recorded, since filters may become more alike, and uphill are others.
-SPARE_ITERATIONS, SPARE_UPHILL = 2, 2
+SPARE_ITERATIONS, SPARE_UPHILL = 1, 2
 
 
 class BatchStep:
