@@ -7,7 +7,6 @@ with momentum, the order of memory and on a GPU the CUDA graph of ours.
     python benchmarks/speed.py --only encoding roots --filters 32 --batches 16
 """
 
-import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,6 +25,7 @@ from sckn.network import CKN
 from sckn.precision import Precision, precision, without_autocast
 from sckn.training.filter_step import FilterStep
 from sckn.training.samples import Samples
+from sckn.training.supervised import train_supervised
 
 NAMES: dict[Precision, str] = {"highest": "fp32", "high": "TF32", "medium": "bf16"}
 METHODS: tuple[InverseRoot, ...] = ("eigh", "newton_schulz", "moving_frame")
@@ -64,7 +64,7 @@ class FrozenRoots(CKN):
         return self.roots
 
 
-def trained(network: CKN, samples: Samples, batch: int, name: Precision) -> FilterStep:
+def step_of_training(network: CKN, samples: Samples, batch: int, name: Precision) -> FilterStep:
     assert PAPER.recipe is not None
     recipe = replace(PAPER.recipe, batch_size=batch, precision=name, epochs=100, active_set=False)
     width = network.config.layers[-1].filters * network.config.output_size(SIDE, SIDE)[0] ** 2
@@ -80,7 +80,7 @@ def kernel_step(filters: int, batch: int, name: Precision, device: torch.device,
     """One step of training as `train_supervised` makes it."""
     torch.manual_seed(0)
     samples = random_samples(2 * batch, device)
-    step = trained(kind(paper_network(filters)).to(device), samples, batch, name)
+    step = step_of_training(kind(paper_network(filters)).to(device), samples, batch, name)
     index = torch.arange(batch, device=device)
     for base, rate in step._rates:
         rate.fill_(base / 100)  # nothing is to be learned
@@ -169,27 +169,31 @@ def roots(filters: int, device: torch.device, repeats: int) -> dict[InverseRoot,
 
 
 def epoch(filters: int, name: Precision, device: torch.device, images: int) -> Row:
-    """Filters and W together, as the recipe trains them, and the plain network's steps with the same batches."""
+    """An epoch of `train_supervised`, filters and W together, its last of three; and the plain network's steps with as many
+    batches."""
     torch.manual_seed(0)
     assert PAPER.recipe is not None
-    batch, numbers = min(PAPER.recipe.batch_size, images), itertools.count()
+    batch = min(PAPER.recipe.batch_size, images)
+    recipe = replace(PAPER.recipe, batch_size=batch, precision=name, epochs=3, active_set=False)
+    samples = random_samples(images, device)
+    network = CKN(paper_network(filters)).to(device)
+    trained = train_supervised(
+        network, samples.images, samples.targets, regularization=1 / images, recipe=recipe, progress=False
+    )
+    seconds = trained.history[-1]["seconds"]
+    index = torch.arange(batch, device=device)
     with precision(name, device):
-        network, samples = CKN(paper_network(filters)).to(device), random_samples(images, device)
-        step = trained(network, samples, batch, name)
-        index = torch.arange(batch, device=device)
         plain = plain_step(filters, batch, samples, index)
 
-        def ours() -> None:
-            step.active.flags.fill_(True)
-            step.epoch(next(numbers), 1e-2)
-
-        def theirs() -> None:
+        def plain_epoch() -> None:
             for part in torch.randperm(images, device=device).split(batch):
                 index[: len(part)] = part
                 plain()
 
-        times = in_turns({"ms": ours, "plain_ms": theirs}, device, 1)
-    return {**times, "ratio": times["ms"] / times["plain_ms"], "images": images}
+        plain_ms = in_turns({"plain_ms": plain_epoch}, device, 1)["plain_ms"]
+    parts = {"filters_ms": 1e3 * seconds["filters"], "weights_ms": 1e3 * seconds["weights"]}
+    ms = sum(parts.values())
+    return {"ms": ms, **parts, "plain_ms": plain_ms, "ratio": ms / plain_ms, "images": images}
 
 
 def main(
