@@ -9,6 +9,8 @@ import math
 import torch
 from torch import Tensor
 
+from sckn.fused import pooling as fused
+
 __all__ = ["PAPER_WIDTH", "gaussian_pool", "pooled_size", "pooling_matrix"]
 
 # Standard deviation of the window, as a multiple of the factor.
@@ -74,7 +76,11 @@ def gaussian_pool(maps: Tensor, factor: float, width: float = PAPER_WIDTH) -> Te
     """Pool (..., H, W) to (..., pooled H, pooled W)."""
     if factor == 1:
         return maps
-    rows, columns = (_cached_matrix(size, factor, width, maps.dtype, maps.device) for size in maps.shape[-2:])
+    in_one_pass = fused.applies(maps)
+    dtype = torch.float32 if in_one_pass else maps.dtype
+    rows, columns = (_cached_matrix(size, factor, width, dtype, maps.device) for size in maps.shape[-2:])
+    if in_one_pass:
+        return fused.pool(maps, rows, columns)
     if maps.dim() == 4 and not maps.is_contiguous() and maps.is_contiguous(memory_format=torch.channels_last):
         # the same in the order in which the numbers lie, (B, H, W, c): nothing need be copied
         count, channels, height, _ = maps.shape

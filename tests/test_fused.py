@@ -4,12 +4,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from sckn.fused import exponential, products, rows, split_products, squares
+from sckn.fused import exponential, pooling, products, rows, split_products, squares
 from sckn.kernels import Exponential, root
 from sckn.layer import KernelLayer, LayerConfig
 from sckn.nystrom import unit_rows
 from sckn.patches import patch_squares
-from sckn.precision import precision
+from sckn.pooling import gaussian_pool, pooling_matrix
+from sckn.precision import Precision, precision
 from sckn.training.sphere import SphereSGD
 
 
@@ -26,6 +27,7 @@ def test_they_do_not_apply_on_a_cpu() -> None:
     u, given = channels_last(2, 8, 4, 4), torch.rand(2, 1, 4, 4)
     assert not exponential.applies(u, given)
     assert not squares.applies(u)
+    assert not pooling.applies(channels_last(2, 16, 8, 8))
     assert not rows.applies(torch.rand(3, 4))
     assert not products.applies(torch.rand(2, 4, 4), symmetric=True)
 
@@ -154,8 +156,9 @@ def test_a_step_on_the_sphere_is_the_plain_one(clip: float | None, monkeypatch: 
 
 
 @pytest.mark.gpu
-def test_a_layer_gives_the_same_in_either_order_of_memory() -> None:
-    layer = KernelLayer(6, LayerConfig(20, 3, subsampling=1.5, kernel=Exponential(3.0, learnable=True))).cuda()
+@pytest.mark.parametrize("filters", [20, 32])  # pooled by plain products, and in one pass
+def test_a_layer_gives_the_same_in_either_order_of_memory(filters: int) -> None:
+    layer = KernelLayer(6, LayerConfig(filters, 3, subsampling=1.5, kernel=Exponential(3.0, learnable=True))).cuda()
     images = torch.randn(4, 6, 11, 10).cuda()
     images[0, :, :4, :4] = 0  # patches without length
     outputs, gradients = [], []
@@ -240,3 +243,103 @@ def test_products_apply_where_they_are_faster() -> None:
     assert not products.applies(small, small.mT, symmetric=True)
     assert not products.applies(small.double(), small.double(), symmetric=True)
     assert not products.applies(small[0], small[0], symmetric=True)
+
+
+@pytest.mark.gpu
+def test_small_maps_of_many_channels_are_pooled_in_one_pass() -> None:
+    maps = channels_last(2, 16, 32, 5).cuda()
+    assert all(pooling.applies(given) for given in (maps, maps.bfloat16(), maps.half()))
+    others = [maps.contiguous(), maps.double(), maps[0], channels_last(2, 16, 5, 33).cuda(), channels_last(2, 40, 5, 5).cuda()]
+    assert not any(pooling.applies(other) for other in others)
+
+
+def pooled_exactly(maps: Tensor, factor: float) -> Tensor:
+    """In float64 on the CPU."""
+    rows, columns = (pooling_matrix(side, factor) for side in maps.shape[-2:])
+    return torch.einsum("iy,bcyx,jx->bcij", rows, maps, columns)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("channels", [16, 48, 64, 512])
+@pytest.mark.parametrize(
+    ("height", "width", "factor"),
+    [(32, 32, 2**0.5), (23, 23, 2**0.5), (16, 11, 2**0.5), (32, 8, 3.0), (8, 8, 2.0), (8, 8, 8.0), (5, 3, 1.5), (1, 7, 2.0)],
+)
+@pytest.mark.parametrize(
+    ("dtype", "name", "tolerance"),
+    [
+        (torch.float32, "highest", 1e-6),
+        (torch.float32, "high", 1e-3),  # factors that are cut off rather than rounded would be beyond it
+        (torch.bfloat16, "highest", 1e-2),
+        (torch.float16, "highest", 2e-3),
+    ],
+)
+def test_pooling_in_one_pass_and_its_gradient(
+    height: int, width: int, factor: float, channels: int, dtype: torch.dtype, name: Precision, tolerance: float
+) -> None:
+    maps = channels_last(3, channels, height, width, dtype=dtype).cuda().requires_grad_()
+    assert pooling.applies(maps)
+    exact = maps.detach().double().cpu().requires_grad_()
+    expected = pooled_exactly(exact, factor)
+    weights = torch.randn(expected.shape).to(dtype)
+    (right,) = torch.autograd.grad(expected, exact, weights.double())
+    with precision(name, maps.device):
+        found = gaussian_pool(maps, factor)
+        (gradient,) = torch.autograd.grad(found, maps, weights.cuda())  # in the other order of memory
+    for one, other in ((found, expected), (gradient, right)):
+        assert one.dtype == dtype
+        assert one.shape == other.shape
+        assert one.is_contiguous(memory_format=torch.channels_last)
+        assert relative_error(one, other) < tolerance
+
+
+@pytest.mark.gpu
+def test_pooling_in_one_pass_can_be_differentiated_twice() -> None:
+    maps = channels_last(2, 16, 11, 7).cuda().requires_grad_()
+    exact = maps.detach().double().cpu().requires_grad_()
+    with precision("highest", maps.device):
+        (gradient,) = torch.autograd.grad(gaussian_pool(maps, 2**0.5).pow(3).sum(), maps, create_graph=True)
+        (again,) = torch.autograd.grad(gradient.square().sum(), maps)
+    (right,) = torch.autograd.grad(pooled_exactly(exact, 2**0.5).pow(3).sum(), exact, create_graph=True)
+    (right_again,) = torch.autograd.grad(right.square().sum(), exact)
+    assert relative_error(gradient, right) < 1e-5
+    assert relative_error(again, right_again) < 1e-5
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["highest", "high"])
+def test_pooling_in_one_pass_keeps_nan(name: Precision) -> None:
+    """Also that of all ones, which GPUs make, and which rounding by adding to the bits would turn into 0."""
+    maps = channels_last(1, 16, 8, 8)
+    maps[0, 3, 2, 2] = torch.nan
+    maps[0, 5, 0, 0] = torch.tensor(0x7FFFFFFF, dtype=torch.int32).view(torch.float32)
+    with precision(name, torch.device("cuda")):
+        found = gaussian_pool(maps.cuda(), 2.0)
+    assert found.isnan().flatten(2).any(dim=2).nonzero()[:, 1].tolist() == [3, 5]
+
+
+@pytest.mark.gpu
+def test_a_cuda_graph_pools_in_one_pass() -> None:
+    """Captured for one batch, replayed for another."""
+    maps = channels_last(2, 32, 23, 16).cuda().requires_grad_()
+    weights = channels_last(2, 32, 16, 11).cuda()
+
+    def value_and_gradient(given: Tensor) -> tuple[Tensor, Tensor]:
+        found = gaussian_pool(given, 2**0.5)
+        return found.detach(), torch.autograd.grad(found.square(), given, weights)[0]
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        value_and_gradient(maps)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = value_and_gradient(maps)
+    for _ in range(2):
+        batch = channels_last(2, 32, 23, 16).cuda().requires_grad_()
+        with torch.no_grad():
+            maps.copy_(batch)
+        graph.replay()
+        for found, expected in zip(captured, value_and_gradient(batch), strict=True):
+            assert torch.equal(found, expected)
