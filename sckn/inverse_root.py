@@ -58,6 +58,9 @@ MAX_ITERATIONS = 60
 LEAST = 1e-4
 LARGEST_FACTOR = 1.4
 
+# The same for the inverse in the gradient, where a factor near 2 would do that.
+LARGEST_INVERSION_FACTOR = 1.98
+
 # What a CUDA graph runs instead, whatever the matrices are: enough for condition 10^5 in float64, and for more than
 # float32 can express.
 CAPTURED_ITERATIONS = 24
@@ -166,11 +169,11 @@ class _ByMatrixProducts(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
         S, A = ctx.saved_tensors
         with full_precision(A.device):
-            G = _symmetric(gradients[0])
+            G = (gradients[0] + gradients[0].mT) / -2  # symmetrised, with the sign of the result
             if ctx.gradient == "exact":
-                return -lyapunov(S, A, G), None
+                return lyapunov(S, A, G), None
             A32 = A @ newton_schulz(A)[0]  # A^(3/2)
-            return -_symmetric(A32 @ G @ A32) / 2, None
+            return _symmetric(A32 @ G @ A32) / 2, None
 
 
 def newton_schulz(gram: Tensor) -> tuple[Tensor, Tensor]:
@@ -184,22 +187,27 @@ def newton_schulz(gram: Tensor) -> tuple[Tensor, Tensor]:
 def _newton_schulz(gram: Tensor) -> tuple[tuple[Tensor, Tensor], int]:
     """With the number of iterations."""
     scale = torch.linalg.matrix_norm(gram, ord=torch.inf)[..., None, None]  # at least the largest eigenvalue
-    identity = identity_like(gram)
+
+    def start(linear: float, cubic: float) -> State:
+        """The first step, from K / scale and I."""
+        Y = _combination(gram, 1 / scale)
+        return _product(Y, Y, cubic, Y, linear, symmetric=True), _combination(gram, cubic / scale, linear)
 
     def step(state: State, linear: float, cubic: float) -> tuple[State, Factor]:
-        if len(state) == 1:  # the first, from Z = I
-            (Y,) = state
-            return (_product(Y, Y, cubic, Y, linear, symmetric=True), _factor(linear * identity + cubic * _matrix(Y))), Y
         Y, Z = state
         # In this order, and with this one as it is, rounding errors of one iteration do not grow in the next.
         product = _product(Z, Y)
         Y = _product(Y, product, cubic, Y, linear, symmetric=True)
         return (Y, _product(product, Z, cubic, Z, linear, symmetric=True)), product
 
-    (Y, Z), count = _iterations(step, gram / scale)
+    if not capturing(gram) and not bool(torch.isfinite(gram).all()):
+        raise ValueError(NOT_FINITE)
+    (Y, Z), count = _iterations(start, step, gram)
     if not capturing(gram) and bool((_largest(Z).square() >= 1 / torch.finfo(Z.dtype).eps).any()):
         raise ValueError(SINGULAR)  # rounding alone made the smallest eigenvalue what it is, and perhaps positive
-    return (_symmetric(Y) * scale.sqrt(), _symmetric(Z) / scale.sqrt()), count
+    if not split_products.applies(gram):  # those are symmetric to the last digit
+        Y, Z = _symmetric(Y), _symmetric(Z)
+    return (Y * scale.sqrt(), Z / scale.sqrt()), count
 
 
 def lyapunov(S: Tensor, A: Tensor, G: Tensor) -> Tensor:
@@ -217,18 +225,16 @@ def lyapunov(S: Tensor, A: Tensor, G: Tensor) -> Tensor:
         steps = max(LEAST_DOUBLINGS, _in_graphs - ITERATIONS_MORE)
     else:
         steps = _doublings(float((largest / smallest).max()), S.dtype)
-    identity = identity_like(S)
-    shifted = S + shift * identity
+    shifted = _combination(S, 1.0, shift)
     middle = 2 / (largest + smallest + 2 * shift)
-    U = _factor(middle * (2 * identity - middle * shifted))  # a first step from a multiple of I
-    shifted = _factor(shifted)
-    for _ in range(steps - 1):
-        U = _product(_product(U, shifted, symmetric=True), U, -1.0, U, 2.0, symmetric=True)
+    U = _combination(S, -middle.square(), middle * (2 - middle * shift))  # a first step from a multiple of I
+    for factor in _inversion_factors(steps, torch.finfo(S.dtype).eps):
+        U = _product(_product(U, shifted, symmetric=True), U, -(factor**2), U, 2 * factor, symmetric=True)
     U = _matrix(U)
-    B, V = _factor(identity - 2 * shift * U), _factor(smallest * (A - U))
+    B, V = _combination(U, -2 * shift, 1.0), _combination(A - U, smallest)
     size = ROOM * G.abs().amax(dim=(-2, -1), keepdim=True).clamp_min(torch.finfo(G.dtype).tiny)
-    X = _product(_product(V, _factor(G / size)), V, symmetric=True)
-    for number in range(steps - 1):  # B is on both sides: one less than U needs
+    X = _product(_product(V, _combination(G, 1 / size)), V, symmetric=True)
+    for number in range(steps - 1):  # one less, since B is on both sides
         B = _product(B, B, symmetric=True) if number else B
         X = _product(_product(B, X), B, 1.0, X, 1.0, symmetric=True)
     return 2 * size / (shift * smallest.square()) * _matrix(X)
@@ -249,20 +255,37 @@ def _largest(matrix: Tensor) -> Tensor:
 
 
 def _doublings(condition: float, dtype: torch.dtype) -> int:
-    """After which what is left of both iterations of `lyapunov` is a rounding error: the largest eigenvalue of B and of
-    I - (S + s I) U at their start, to the power 2^steps."""
+    """After which what is left in `lyapunov` is a rounding error: the largest eigenvalue of B, to the power 2^steps."""
     largest = (math.sqrt(condition) - 1) / (math.sqrt(condition) + 1)
     if not largest > 0:
         return 1
     return min(MAX_ITERATIONS, 1 + math.ceil(math.log2(max(1.0, math.log(torch.finfo(dtype).eps) / math.log(largest)))))
 
 
+def _inversion_factors(steps: int, rounding: float) -> list[float]:
+    """Of the steps of Schulz's iteration for U, U <- c U (2 I - (S + s I) c U), after the first.
+
+    The eigenvalues of (S + s I) U lie between some number and 1. c makes this an interval around 1, unless that would send the
+    largest near 0, which is why these iterations are fewer than the doublings, of which `steps` make the rest a rounding error.
+    """
+    smallest, factors = -math.expm1(math.log(rounding) * 2 / 2**steps), []
+    while 1 - smallest > rounding:
+        factor = min(LARGEST_INVERSION_FACTOR, 2 / (1 + smallest))
+        smallest = min(factor * smallest * (2 - factor * smallest), factor * (2 - factor))
+        factors.append(factor)
+    return factors
+
+
 # What is multiplied: matrices, or the same split in two, where that is faster (`split_products`).
 Factor = Tensor | Split
 
 
-def _factor(matrices: Tensor) -> Factor:
-    return split_products.split(matrices) if split_products.applies(matrices) else matrices
+def _combination(matrices: Tensor, by: Tensor | float, identity: Tensor | float = 0.0) -> Factor:
+    """`by` times the matrices (..., p, p) plus `identity` times I, to be multiplied; both are numbers, or (..., 1, 1)."""
+    if split_products.applies(matrices):
+        return split_products.combination(matrices, by, identity)
+    scaled = matrices if isinstance(by, float) and by == 1 else by * matrices
+    return scaled if isinstance(identity, float) and identity == 0 else scaled + identity * identity_like(matrices)
 
 
 def _matrix(factor: Factor) -> Tensor:
@@ -309,15 +332,16 @@ def _factors() -> list[float]:
 FACTORS = _factors()
 
 
-def _iterations(step: Step, start: Tensor) -> tuple[tuple[Tensor, ...], int]:
+def _iterations(start: Callable[[float, float], State], step: Step, gram: Tensor) -> tuple[tuple[Tensor, ...], int]:
     """The state at the end, and how many iterations it took."""
-    fixed = capturing(start)
-    if not fixed and not bool(torch.isfinite(start).all()):
-        raise ValueError(NOT_FINITE)
-    state: State = (_factor(start),)
-    for factor in FACTORS:
-        state, _ = step(state, 1.5 * factor, -0.5 * factor**3)
-    state, count = _fixed_iterations(step, state) if fixed else _counted_iterations(step, state, torch.finfo(start.dtype).eps)
+    first, *others = ((1.5 * factor, -0.5 * factor**3) for factor in FACTORS)
+    state = start(*first)
+    for linear, cubic in others:
+        state, _ = step(state, linear, cubic)
+    if capturing(gram):
+        state, count = _fixed_iterations(step, state)
+    else:
+        state, count = _counted_iterations(step, state, torch.finfo(gram.dtype).eps)
     return tuple(_matrix(each) for each in state), count
 
 

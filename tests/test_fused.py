@@ -219,6 +219,18 @@ def test_a_gpu_splits_and_joins_as_a_cpu_does() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("numbers", [(1.0, 0.0), (2.5, -1.0)])
+def test_combinations_with_the_identity(numbers: tuple[float, float]) -> None:
+    x, by, identity = torch.randn(3, 300, 300), torch.rand(3, 1, 1), torch.rand(3, 1, 1)
+    for first, second in (numbers, (by, numbers[1]), (numbers[0], identity), (by, identity)):
+        given = [each.cuda() if isinstance(each, Tensor) else each for each in (first, second)]
+        found = split_products.joined(split_products.combination(x.cuda(), given[0], given[1]))
+        expected = first * x.double() + second * torch.eye(300, dtype=torch.float64)
+        assert relative_error(found, expected) < 2e-7
+        assert relative_error(split_products.joined(split_products.combination(x, first, second)), expected) < 2e-7
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("shape", [(1, 512, 27), (4, 512, 4608), (2, 300, 100), (3, 384, 384)])
 def test_products_of_rows(shape: tuple[int, int, int]) -> None:
     Z = torch.nn.functional.normalize(torch.randn(shape), dim=2)

@@ -20,6 +20,7 @@ from sckn.inverse_root import (
     InverseRoot,
     _counted_iterations,
     _fixed_iterations,
+    _inversion_factors,
     _matrix,
     capturing,
     full_precision,
@@ -352,13 +353,13 @@ def test_more_iterations_than_needed_do_no_harm(condition: float, dtype: torch.d
 @both_precisions
 @pytest.mark.parametrize("condition", CONDITIONS)
 def test_the_iterations_needed_are_enough_for_root_and_gradient(condition: float, dtype: torch.dtype) -> None:
-    """With the two to spare that a recorded step has, and not with four less."""
+    """With the one to spare that a recorded step has, and not with four less."""
     gram = matrix_of_condition(16, condition).to(dtype)
     G = torch.randn_like(gram)
     expected = value_and_gradient(gram, G, "newton_schulz")
     needed = iterations_needed(gram)
     bound = 20 * condition * torch.finfo(dtype).eps
-    with iterations_in_graphs(needed + 2):
+    with iterations_in_graphs(needed + 1):
         found = captured_value_and_gradient(gram, G)
     assert all(relative_error(value, right.double()) < bound for value, right in zip(found, expected, strict=True))
     with iterations_in_graphs(needed - 4):
@@ -400,6 +401,19 @@ def test_scaled_iterations_bring_all_eigenvalues_near_one() -> None:
         assert 0 < float(x.min()) < float(x.max()) <= 1
     assert float(x.min()) > 0.98
     assert float(plain.min()) < 0.4
+
+
+@pytest.mark.parametrize("rounding", [torch.finfo(torch.float32).eps, EPS])
+@pytest.mark.parametrize("steps", [1, 4, 8, 12, 60])
+def test_scaled_inversion_brings_all_eigenvalues_to_one(steps: int, rounding: float) -> None:
+    """In fewer steps than the doublings, of which one is that from a multiple of I."""
+    factors = _inversion_factors(steps, rounding)
+    x = torch.linspace(-math.expm1(math.log(rounding) * 2 / 2**steps), 1, 1000, dtype=torch.float64)
+    for factor in factors:
+        x = factor * x * (2 - factor * x)
+        assert 0 < float(x.min()) < float(x.max()) < 1 + 1e-12
+    assert float((1 - x).max()) < 2 * rounding
+    assert len(factors) <= max(0, steps - 1)
 
 
 def test_a_fixed_number_of_iterations_agrees_with_the_eigendecomposition() -> None:

@@ -18,7 +18,7 @@ from torch import Tensor
 from sckn.fused.gpu import tl, triton
 from sckn.fused.products import SMALL
 
-__all__ = ["Split", "applies", "joined", "product", "row_products", "split"]
+__all__ = ["Split", "applies", "combination", "joined", "product", "row_products", "split"]
 
 # pyright: reportInvalidTypeForm=false
 
@@ -42,28 +42,38 @@ def applies(matrices: Tensor) -> bool:
 
 def split(matrices: Tensor) -> Split:
     """In fp32 or more -> split."""
-    if matrices.is_cuda and matrices.dtype == torch.float32:
-        whole = matrices.contiguous()
-        parts = torch.empty(2, *whole.shape, dtype=torch.float16, device=whole.device)
-        _launch(_split, whole, parts)
-        return Split(parts)
-    high = matrices.half()
-    return Split(torch.stack([high, ((matrices - high) * LOW).half()]))
+    return combination(matrices, 1.0, 0.0)
+
+
+def combination(matrices: Tensor, by: Tensor | float, identity: Tensor | float) -> Split:
+    """`by` times the matrices plus `identity` times I, split; both are numbers, or (b, 1, 1)."""
+    if not matrices.is_cuda or matrices.dtype != torch.float32:
+        value = by * matrices + identity * torch.eye(*matrices.shape[-2:], dtype=matrices.dtype, device=matrices.device)
+        high = value.half()
+        return Split(torch.stack([high, ((value - high) * LOW).half()]))
+    whole, each = matrices.contiguous(), matrices.shape[-2] * matrices.shape[-1]
+    parts = torch.empty(2, *whole.shape, dtype=torch.float16, device=whole.device)
+    factors = [factor if isinstance(factor, Tensor) else None for factor in (by, identity)]
+    numbers = [1.0 if isinstance(factor, Tensor) else factor for factor in (by, identity)]
+    given = [whole if factor is None else factor.contiguous() for factor in factors]
+    with torch.cuda.device_of(whole):
+        _combine[(triton.cdiv(each, NUMBERS), whole.numel() // each)](
+            *(whole, parts, *given, *numbers, whole.numel(), each, whole.shape[-1]),
+            *(factors[0] is not None, factors[1] is not None, LOW, NUMBERS),
+        )
+    return Split(parts)
 
 
 def joined(matrices: Split) -> Tensor:
     """Split -> fp32."""
-    if matrices.parts.is_cuda:
-        whole = torch.empty(matrices.parts.shape[1:], dtype=torch.float32, device=matrices.parts.device)
-        _launch(_join, whole, matrices.parts)
-        return whole
-    high, low = matrices.parts.float().unbind()
-    return torch.add(high, low, alpha=1 / LOW)
-
-
-def _launch(kernel: Any, whole: Tensor, parts: Tensor) -> None:
+    parts = matrices.parts
+    if not parts.is_cuda:
+        high, low = parts.float().unbind()
+        return torch.add(high, low, alpha=1 / LOW)
+    whole = torch.empty(parts.shape[1:], dtype=torch.float32, device=parts.device)
     with torch.cuda.device_of(whole):
-        kernel[(triton.cdiv(whole.numel(), NUMBERS),)](whole, parts, whole.numel(), LOW, NUMBERS)
+        _join[(triton.cdiv(whole.numel(), NUMBERS),)](whole, parts, whole.numel(), LOW, NUMBERS)
+    return whole
 
 
 def product(a: Split, b: Split, alpha: float, base: Split | None, beta: float, *, symmetric: bool) -> Split:
@@ -102,18 +112,38 @@ def _grid(count: int, size: int, symmetric: bool) -> tuple[int, int, int]:
 
 
 _product: Any = None
-_split: Any = None
+_combine: Any = None
 _join: Any = None
 
 if triton is not None:
 
     @triton.jit
-    def _split(whole, parts, numbers, LOW: tl.constexpr, NUMBERS: tl.constexpr):  # noqa: ANN001, ANN202
-        place = tl.program_id(0).to(tl.int64) * NUMBERS + tl.arange(0, NUMBERS)
-        value = tl.load(whole + place, mask=place < numbers, other=0.0)
+    def _combine(  # noqa: ANN202
+        whole,  # noqa: ANN001
+        parts,  # noqa: ANN001
+        factors,  # noqa: ANN001
+        identities,  # noqa: ANN001
+        factor,  # noqa: ANN001
+        identity,  # noqa: ANN001
+        part,  # noqa: ANN001
+        each,  # noqa: ANN001
+        width,  # noqa: ANN001
+        FACTORS: tl.constexpr,
+        IDENTITIES: tl.constexpr,
+        LOW: tl.constexpr,
+        NUMBERS: tl.constexpr,
+    ):
+        matrix, inside = tl.program_id(1).to(tl.int64), tl.program_id(0) * NUMBERS + tl.arange(0, NUMBERS)
+        place, there = matrix * each + inside, inside < each
+        value = factor * tl.load(whole + place, mask=there, other=0.0)
+        if FACTORS:
+            value *= tl.load(factors + matrix)
+        if IDENTITIES:
+            identity *= tl.load(identities + matrix)
+        value += tl.where(inside // width == inside % width, identity, 0.0)
         high = value.to(tl.float16)
-        tl.store(parts + place, high, mask=place < numbers)
-        tl.store(parts + numbers + place, ((value - high.to(tl.float32)) * LOW).to(tl.float16), mask=place < numbers)
+        tl.store(parts + place, high, mask=there)
+        tl.store(parts + part + place, ((value - high.to(tl.float32)) * LOW).to(tl.float16), mask=there)
 
     @triton.jit
     def _join(whole, parts, numbers, LOW: tl.constexpr, NUMBERS: tl.constexpr):  # noqa: ANN001, ANN202
