@@ -10,6 +10,7 @@ import pytest
 from sckn.network import NetworkConfig
 from sckn.published import CLASSIFICATION, Measured
 from sckn.training.experiment import Experiment
+from sckn.training.recipe import Recipe
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -33,8 +34,10 @@ def test_every_result_is_in_the_table_and_has_its_experiment() -> None:
 def test_results_are_those_of_the_experiments_as_they_stand(name: str) -> None:
     settings = Experiment.from_toml(ROOT / "experiments" / f"{name}.toml").to_dict()
     config = json.loads((ROOT / "results" / f"{name}.json").read_text())["config"]
-    # settings that a layer did not have then are at their defaults, which change nothing
+    # settings that there were not then are at their defaults, which change nothing
     config["network"] = NetworkConfig.from_dict(config["network"]).to_dict()
+    if config.get("recipe") is not None:
+        config["recipe"] = Recipe.from_dict(config["recipe"]).to_dict()
     assert json.loads(json.dumps(settings)) == json.loads(json.dumps(config))
 
 

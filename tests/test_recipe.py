@@ -96,6 +96,8 @@ def test_numbers_of_numpy_become_plain() -> None:
         ({"flip": 1}, "flip must be true or false"),
         ({"shift": 1.5}, "shift must be a whole number of at least 0"),
         ({"preconditioner": 0}, "preconditioner must be a number above 0"),
+        ({"orthogonal": 1}, "orthogonal must be"),
+        ({"orthogonal": True, "preconditioner": 1.0}, "orthogonal steps need no preconditioner"),
         ({"feature_norm": 0}, "feature_norm must be a number above 0"),
         ({"precision": "fp32"}, "precision must be 'highest' or 'high' or 'medium'"),
         ({"lr": 1, "batch": 2}, "unknown settings: batch, lr; the settings are active_set, "),

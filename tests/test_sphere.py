@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from sckn.training.orthogonal import orthogonalized
 from sckn.training.sphere import SphereSGD, sphere_direction
 
 FLOAT64 = torch.float64
@@ -122,6 +123,77 @@ def test_long_gradients_are_shortened_and_short_ones_left() -> None:
     assert 0 < int(same.sum()) < 4
 
 
+@pytest.mark.parametrize("shape", [(6, 2, 3, 3), (40, 1, 3, 3)])
+def test_orthogonal_steps_of_several_layers(shape: tuple[int, ...]) -> None:
+    """Twice, so that momentum plays a part: as written out for one layer after the other."""
+    starts = [unit_rows(shape[0], 9 * shape[1]) for _ in range(3)]
+    layers = [torch.nn.Parameter(start.clone().view(shape)) for start in starts]
+    optimizer = SphereSGD([{"params": [layer]} for layer in layers], lr=0.1, momentum=0.9, orthogonal=True)
+    expected, momenta = list(starts), [torch.zeros_like(start) for start in starts]
+    for _ in range(2):
+        for index, layer in enumerate(layers):
+            gradient = torch.randn(shape, dtype=FLOAT64)
+            layer.grad = gradient
+            Z = expected[index]
+            momentum = 0.9 * momenta[index] + sphere_direction(Z, gradient.flatten(1))
+            moved = Z - 0.1 * sphere_direction(Z, orthogonalized(momentum[None])[0])
+            expected[index] = moved / moved.norm(dim=1, keepdim=True)
+            momenta[index] = sphere_direction(expected[index], momentum)
+        optimizer.step()
+    for layer, Z in zip(layers, expected, strict=True):
+        torch.testing.assert_close(layer.detach().flatten(1), Z, rtol=1e-10, atol=1e-10)
+
+
+def test_orthogonal_steps_follow_weak_directions_as_fast_as_strong_ones() -> None:
+    """Of two quadratic functions one is a thousand times as steep: plain steps that suit it leave the other where it was."""
+    target = torch.nn.functional.normalize(torch.randn(2, 8, dtype=FLOAT64), dim=1)
+    steepness = torch.tensor([[1.0], [1e-3]], dtype=FLOAT64)
+    left = {}
+    for orthogonal, lr in ((False, 0.2), (True, 0.05)):
+        Z = torch.nn.Parameter(-target + 0.1 * unit_rows(2, 8))
+        optimizer = SphereSGD([Z], lr=lr, momentum=0.5, orthogonal=orthogonal)
+        for _ in range(200):
+            optimizer.zero_grad()
+            (steepness * (Z - target).square()).sum().backward()
+            optimizer.step()
+        left[orthogonal] = (Z.detach() - target).norm(dim=1)
+    assert float(left[False][0]) < 1e-3
+    assert float(left[False][1]) > 1
+    assert float(left[True].max()) < 0.1
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("width", [1, 64])
+def test_orthogonal_steps_on_a_gpu(width: int) -> None:
+    """By kernels, against float64 on a CPU, for layers of one shape and steps enough for momentum to matter."""
+    starts, lr = [torch.randn(32, width, 3, 3) for _ in range(3)], torch.tensor(0.05)
+    runs = []
+    for device, dtype in (("cpu", FLOAT64), ("cuda", torch.float32)):
+        torch.manual_seed(0)
+        layers = [torch.nn.Parameter(start.to(device, dtype)) for start in starts]
+        groups = [{"params": [layer]} for layer in layers]
+        optimizer = SphereSGD(groups, lr=lr.to(device), momentum=0.9, clip=0.5, orthogonal=True)
+        for layer in layers:
+            optimizer.state[layer]["momentum_buffer"] = torch.zeros_like(layer)
+        for _ in range(5):
+            for layer in layers:
+                layer.grad = torch.randn(layer.shape).to(device, dtype)
+            optimizer.step()
+        runs.append(torch.stack([layer.detach().cpu().double() for layer in layers]))
+    torch.testing.assert_close(*runs, rtol=0, atol=2e-3)  # TF32 may be in the products
+
+
+def test_one_gradient_changes_a_free_number_by_no_more_than_allowed() -> None:
+    """All steps in whose momentum it is together; a small one as ever."""
+    for gradient, change in ((1e6, 0.01), (-1e6, -0.01), (0.002, 0.002 * 0.5 / (1 - 0.9))):
+        number = torch.nn.Parameter(torch.tensor(1.0, dtype=FLOAT64))
+        optimizer = SphereSGD([{"params": [number], "sphere": False, "largest_change": 0.01}], lr=0.5, momentum=0.9)
+        for step in range(400):
+            number.grad = torch.tensor(0.0 if step else gradient, dtype=FLOAT64)
+            optimizer.step()
+        assert float(1 - number.detach()) == pytest.approx(change if abs(change) < 0.01 else 0.01 * (1 if gradient > 0 else -1))
+
+
 def test_a_scalar_learns_beside_the_filters() -> None:
     filters, alpha = torch.nn.Parameter(unit_rows(2, 3)), torch.nn.Parameter(torch.tensor(1.0))
     optimizer = SphereSGD([{"params": [filters]}, {"params": [alpha], "sphere": False}], lr=0.1)
@@ -159,5 +231,7 @@ def test_bad_settings_are_named() -> None:
     parameter = [torch.nn.Parameter(unit_rows(2, 3))]
     with pytest.raises(ValueError, match="lr must not be negative"):
         SphereSGD(parameter, lr=-1)
+    with pytest.raises(ValueError, match="largest_change must be positive"):
+        SphereSGD(parameter, largest_change=0)
     with pytest.raises(ValueError, match="Nesterov"):
         SphereSGD(parameter, nesterov=True)

@@ -23,6 +23,9 @@ __all__ = ["FilterStep"]
 # Images whose patches the preconditioner is learned from.
 PRECONDITIONING_IMAGES = 2000
 
+# The most by which one gradient changes log(alpha), where those of the filters are clipped; alphas have no sphere to stay on.
+LARGEST_ALPHA_CHANGE = 0.01
+
 
 class FilterStep:
     """What SGD changes and needs: filters, alphas and frames of the network, W or the two of `Halves`, momentum, running means,
@@ -84,12 +87,19 @@ class FilterStep:
         self._decay = self.weights.new_zeros(())
         filter_rate, alpha_rate, weights_rate = (rate for _, rate in self._rates)
         groups: list[dict[str, Any]] = [
-            {"params": [layer.filters], "lr": filter_rate, "preconditioner": Q, "clip": recipe.clip}
+            {
+                "params": [layer.filters],
+                "lr": filter_rate,
+                "preconditioner": Q,
+                "clip": recipe.clip,
+                "orthogonal": recipe.orthogonal,
+            }
             for layer, Q in zip(layers, self.preconditioners, strict=True)
         ]
         alphas = [layer.log_alpha for layer in layers if layer.log_alpha is not None]
         if alphas:
-            groups.append({"params": alphas, "lr": alpha_rate, "sphere": False})
+            change = None if recipe.clip is None else LARGEST_ALPHA_CHANGE
+            groups.append({"params": alphas, "lr": alpha_rate, "sphere": False, "largest_change": change})
         if recipe.weights == "sgd":
             groups.append({"params": [self.weights], "lr": weights_rate, "sphere": False, "weight_decay": self._decay})
         return SphereSGD(groups, momentum=recipe.momentum)

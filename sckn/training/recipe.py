@@ -29,7 +29,9 @@ class Recipe:
     learning_rate, momentum: of SGD on the sphere.
     schedule: "halving" is the paper's: an epoch after which the objective is higher is undone and the rate halved;
         "cosine" and "linear" let the rate fall to 0 over the epochs; "constant". warmup: epochs over which it first rises.
-    clip: the largest norm of a filter's gradient on the sphere, to which longer ones are shortened; None is no limit.
+    clip: the largest norm of a filter's gradient on the sphere, to which longer ones are shortened; with it, one gradient
+        changes no alpha by more than 1 %, either. None is no limit.
+    orthogonal: steps of a layer's filters are orthogonal as a matrix (see `SphereSGD`), and `learning_rate` is their length.
     loss: "squared_hinge", "logistic" or "square".
     weights: W is found by the convex "solver" after each epoch, or learned in the same steps by "sgd".
     cross_fitting: beside W two models are found, each from a random half of the samples, drawn anew after each epoch, and
@@ -57,6 +59,7 @@ class Recipe:
     schedule: Schedule = "halving"
     warmup: float = 0.0
     clip: float | None = None
+    orthogonal: bool = False
     loss: LossName = "squared_hinge"
     weights: Weights = "solver"
     cross_fitting: bool = False
@@ -83,6 +86,7 @@ class Recipe:
             "momentum": real_number("momentum", self.momentum, least=0, below=1),
             "schedule": one_of("schedule", self.schedule, get_args(Schedule)),
             "warmup": real_number("warmup", self.warmup, least=0),
+            "orthogonal": true_or_false("orthogonal", self.orthogonal),
             "loss": one_of("loss", self.loss, get_args(LossName)),
             "weights": one_of("weights", self.weights, get_args(Weights)),
             "cross_fitting": true_or_false("cross_fitting", self.cross_fitting),
@@ -105,6 +109,8 @@ class Recipe:
                 checked[name] = real_number(name, getattr(self, name), above=0)
         for name, value in checked.items():
             object.__setattr__(self, name, value)
+        if self.orthogonal and self.preconditioner is not None:
+            raise ValueError("orthogonal steps need no preconditioner; set one of the two")
         if self.cross_fitting:
             needed = {"weights": "solver", "solver": "lbfgs", "active_set": False}
             if any(getattr(self, name) != value for name, value in needed.items()) or self.schedule == "halving":

@@ -1,6 +1,7 @@
 """Stochastic gradient descent on the sphere, where the filters live (section 3.2 and appendix C)."""
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from copy import deepcopy
 from typing import Any, overload
@@ -10,6 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from sckn.fused import rows as fused
+from sckn.training.orthogonal import orthogonalized
 
 __all__ = ["SphereSGD", "sphere_direction"]
 
@@ -35,6 +37,9 @@ class SphereSGD(Optimizer):
     params, lr, momentum, dampening, nesterov, maximize: as in torch.optim.SGD; lr may be a tensor, too.
     weight_decay: as there, or a tensor, without effect on the sphere, where the penalty is constant.
     clip: the largest norm of a row's direction, to which longer ones are shortened; on the sphere alone.
+    largest_change: off the sphere alone, the most that one gradient changes a number, by all steps in whose momentum it is.
+    orthogonal: on the sphere, v is made orthogonal as a matrix of p rows (`orthogonalized`), so that lr is about the length of
+        each row's step, and directions that few rows have in common are followed as fast as those that all have.
     preconditioner: Q (d, d), symmetric positive definite, with d numbers a row; usually given by parameter group.
     sphere: False for groups of free parameters, such as a kernel's log(alpha): plain SGD.
     """
@@ -50,19 +55,22 @@ class SphereSGD(Optimizer):
         *,
         maximize: bool = False,
         clip: float | None = None,
+        largest_change: float | None = None,
+        orthogonal: bool = False,
         preconditioner: Tensor | None = None,
         sphere: bool = True,
     ) -> None:
         for name, value in (("lr", lr), ("momentum", momentum), ("weight_decay", weight_decay)):
             if not value >= 0:
                 raise ValueError(f"{name} must not be negative, got {value}")
-        if clip is not None and not clip > 0:
-            raise ValueError(f"clip must be positive, or None, got {clip}")
+        for name, bound in (("clip", clip), ("largest_change", largest_change)):
+            if bound is not None and not bound > 0:
+                raise ValueError(f"{name} must be positive, or None, got {bound}")
         if nesterov and (momentum <= 0 or dampening != 0):
             raise ValueError("Nesterov momentum needs a positive momentum and no dampening")
         settings = {"lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay}
         settings |= {"nesterov": nesterov, "maximize": maximize, "preconditioner": preconditioner, "sphere": sphere}
-        settings |= {"clip": clip}
+        settings |= {"clip": clip, "largest_change": largest_change, "orthogonal": orthogonal}
         super().__init__(params, settings)
 
     @overload
@@ -76,32 +84,61 @@ class SphereSGD(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        together: dict[torch.Size, list[tuple[Tensor, dict[str, Any]]]] = defaultdict(list)
         for group in self.param_groups:
             for parameter in group["params"]:
-                if parameter.grad is not None and not self._updated_by_one_kernel(parameter, group):
-                    self._update(parameter, group)
+                if parameter.grad is None:
+                    continue
+                if group["sphere"] and group["orthogonal"]:
+                    together[parameter.shape].append((parameter, group))
+                elif self._fits_the_kernel(parameter, group):
+                    self._launch(parameter, group, parameter.grad, group["lr"])
+                else:
+                    self._move(parameter, group, *self._direction(parameter, group))
+        for members in together.values():  # of one shape, whose products of matrices are made in one batch
+            self._orthogonal_step(members)
         return loss
 
-    def _updated_by_one_kernel(self, parameter: Tensor, group: dict[str, Any]) -> bool:
-        """Make the step on a GPU in one launch, if it is of the kind that training makes: the same as `_update`."""
-        momentum, gradient = self.state[parameter].get("momentum_buffer"), parameter.grad
+    def _fits_the_kernel(self, parameter: Tensor, group: dict[str, Any]) -> bool:
+        """Whether a step on a GPU can be made in one launch: of the kind that training makes."""
+        momentum = self.state[parameter].get("momentum_buffer")
         rows = parameter.flatten(1) if parameter.dim() > 1 else parameter
         special = group["nesterov"] or group["maximize"] or group["dampening"] or group["preconditioner"] is not None
-        if special or not group["sphere"] or momentum is None or gradient is None or not isinstance(group["lr"], Tensor):
+        if special or not group["sphere"] or momentum is None or not isinstance(group["lr"], Tensor):
             return False
-        if not (fused.applies(rows) and momentum.is_contiguous() and rows.data_ptr() == parameter.data_ptr()):
-            return False
-        clip = math.inf if group["clip"] is None else group["clip"]
-        fused.sphere_step(rows, gradient.contiguous(), momentum, group["lr"], group["momentum"], clip)
-        return True
+        return fused.applies(rows) and momentum.is_contiguous() and rows.data_ptr() == parameter.data_ptr()
+
+    def _launch(self, parameter: Tensor, group: dict[str, Any], gradient: Tensor, lr: Tensor) -> None:
+        """The same as `_direction` and `_move`."""
+        momentum, clip = self.state[parameter]["momentum_buffer"], math.inf if group["clip"] is None else group["clip"]
+        fused.sphere_step(parameter.flatten(1), gradient.contiguous(), momentum, lr, group["momentum"], clip)
+
+    def _orthogonal_step(self, members: list[tuple[Tensor, dict[str, Any]]]) -> None:
+        if not all(self._fits_the_kernel(parameter, group) for parameter, group in members):
+            found = [self._direction(parameter, group) for parameter, group in members]
+            directions = orthogonalized(torch.stack([direction for _, direction, _ in found]))
+            for (parameter, group), (Z, _, momentum), direction in zip(members, found, directions, strict=True):
+                self._move(parameter, group, Z, sphere_direction(Z, direction), momentum)
+            return
+        # Without a step first, which adds the gradient to the momentum; what is left of that in the new tangent space is
+        # found when it is used again.
+        for parameter, group in members:
+            assert parameter.grad is not None
+            self._launch(parameter, group, parameter.grad, torch.zeros_like(group["lr"]))
+        directions = orthogonalized(torch.stack([self.state[p]["momentum_buffer"].flatten(1) for p, _ in members]))
+        scratch = torch.empty_like(directions[0])
+        for (parameter, group), direction in zip(members, directions, strict=True):
+            fused.sphere_step(parameter.flatten(1), direction.contiguous(), scratch.zero_(), group["lr"], 0.0, math.inf)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """As for any optimiser; the state is copied, because steps change it in place."""
         super().load_state_dict(deepcopy(state_dict))
 
-    def _update(self, parameter: Tensor, group: dict[str, Any]) -> None:
+    def _direction(self, parameter: Tensor, group: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Unit rows Z (p, d), or the parameter as it is off the sphere; where it is to move; and the momentum with the gradient
+        in it."""
         on_sphere = group["sphere"]
-        Z = parameter.flatten(1) if on_sphere else parameter  # (p, d)
+        Z = parameter.flatten(1) if on_sphere else parameter
         if on_sphere:
             Z = Z / torch.linalg.vector_norm(Z, dim=1, keepdim=True)
         gradient = -parameter.grad if group["maximize"] else parameter.grad  # pyright: ignore[reportOptionalOperand]
@@ -111,15 +148,20 @@ class SphereSGD(Optimizer):
             if group["clip"] is not None:
                 norms = torch.linalg.vector_norm(direction, dim=1, keepdim=True)
                 direction = direction * (group["clip"] / norms).clamp_max(1)
-        momentum = None
-        if group["momentum"]:
-            state = self.state[parameter]
-            momentum = state.get("momentum_buffer")
-            if momentum is None:
-                momentum = direction.clone()
-            else:
-                momentum = momentum.view_as(Z).mul(group["momentum"]).add(direction, alpha=1 - group["dampening"])
-            direction = direction.add(momentum, alpha=group["momentum"]) if group["nesterov"] else momentum
+        elif group["largest_change"] is not None:
+            most = group["largest_change"] * (1 - group["momentum"]) / group["lr"]
+            direction = direction.clamp(-most, most)
+        if not group["momentum"]:
+            return Z, direction, None
+        momentum = self.state[parameter].get("momentum_buffer")
+        if momentum is None:
+            momentum = direction.clone()
+        else:
+            momentum = momentum.view_as(Z).mul(group["momentum"]).add(direction, alpha=1 - group["dampening"])
+        return Z, direction.add(momentum, alpha=group["momentum"]) if group["nesterov"] else momentum, momentum
+
+    def _move(self, parameter: Tensor, group: dict[str, Any], Z: Tensor, direction: Tensor, momentum: Tensor | None) -> None:
+        on_sphere = group["sphere"]
         Z = Z - group["lr"] * direction
         if on_sphere:
             Z = Z / torch.linalg.vector_norm(Z, dim=1, keepdim=True)
