@@ -549,3 +549,14 @@ def test_cuda_agrees_with_the_cpu(method: InverseRoot) -> None:
     on_cuda = value_and_gradient(grams.cuda(), G.cuda(), method)
     for value, expected in zip(on_cuda, on_cpu, strict=True):
         assert relative_error(value, expected) < 1e-9
+
+
+@pytest.mark.parametrize("method", ["eigh", "newton_schulz"])
+def test_a_gradient_that_is_not_finite_stays_so(method: InverseRoot) -> None:
+    """The matrices are not to blame: no error, and training sees the NaN where it undoes an epoch."""
+    gram = torch.stack([matrix_of_condition(5, 10.0), matrix_of_condition(5, 20.0)])
+    G = torch.randn_like(gram)
+    G[0, 1, 2] = torch.nan
+    _, gradient = value_and_gradient(gram, G, method)
+    assert bool(gradient[0].isnan().all())
+    assert bool(torch.isfinite(gradient[1]).all())

@@ -3,7 +3,7 @@
     x = high + low / 2048,   a b = high high + (high low + low high) / 2048
 
 `high` is x rounded to fp16, and `low`, times 2048 so that it is not below the smallest number of fp16, what is left of it: 22
-bits of fp32's 24. Numbers beyond 65,504 become infinite. Matrices stay split from one product of an iteration to the next.
+bits of fp32's 24. Numbers beyond 65,504 become NaN. Matrices stay split from one product of an iteration to the next.
 
 Tensor cores cut off the digits that a sum has too many, instead of rounding: for a sum of BLOCK_K numbers that is harmless,
 for one of a whole row it is not. So they begin a new sum with each block, and these sums are added as ever.

@@ -90,7 +90,8 @@ class BatchStep:
         if self.sharpness:
             with uphill([layer.filters for layer in self.network.kernel_layers], self.sharpness):
                 self._gradients(index, moves, batch_size, counted=False)
-        self.optimizer.step()
+        with without_autocast(self.weights.device):
+            self.optimizer.step()
         if self.average is not None:
             self.average.update()
 
@@ -139,6 +140,7 @@ class BatchStep:
         iterations = self.network.root_iterations() + SPARE_ITERATIONS + (SPARE_UPHILL if self.sharpness else 0)
         momentum = {parameter: state["momentum_buffer"].clone() for parameter, state in self.optimizer.state.items() if state}
         index, moves = index.clone(), None if moves is None else moves.clone()
+        random = torch.cuda.get_rng_state(self.weights.device)  # dropout draws from it
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -149,6 +151,7 @@ class BatchStep:
         graph = torch.cuda.CUDAGraph()
         with iterations_in_graphs(iterations), torch.cuda.graph(graph):
             self._compute(index, moves, batch_size)
+        torch.cuda.set_rng_state(random, self.weights.device)
         with torch.no_grad():
             for tensor, value in zip(changing, before, strict=True):
                 tensor.copy_(value)

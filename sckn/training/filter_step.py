@@ -98,8 +98,10 @@ class FilterStep:
         ]
         alphas = [layer.log_alpha for layer in layers if layer.log_alpha is not None]
         if alphas:
-            change = None if recipe.clip is None else LARGEST_ALPHA_CHANGE
-            groups.append({"params": alphas, "lr": alpha_rate, "sphere": False, "largest_change": change})
+            # of all steps in whose momentum a gradient is, at the highest rate
+            steps = recipe.alpha_learning_rate / (1 - recipe.momentum)
+            clip = None if recipe.clip is None else LARGEST_ALPHA_CHANGE / steps
+            groups.append({"params": alphas, "lr": alpha_rate, "sphere": False, "clip": clip})
         if recipe.weights == "sgd":
             groups.append({"params": [self.weights], "lr": weights_rate, "sphere": False, "weight_decay": self._decay})
         return SphereSGD(groups, momentum=recipe.momentum)

@@ -36,10 +36,10 @@ class SphereSGD(Optimizer):
     ----------
     params, lr, momentum, dampening, nesterov, maximize: as in torch.optim.SGD; lr may be a tensor, too.
     weight_decay: as there, or a tensor, without effect on the sphere, where the penalty is constant.
-    clip: the largest norm of a row's direction, to which longer ones are shortened; on the sphere alone.
-    largest_change: off the sphere alone, the most that one gradient changes a number, by all steps in whose momentum it is.
-    orthogonal: on the sphere, v is made orthogonal as a matrix of p rows (`orthogonalized`), so that lr is about the length of
-        each row's step, and directions that few rows have in common are followed as fast as those that all have.
+    clip: the largest norm of a row's direction, to which longer ones are shortened; off the sphere, of each number's gradient.
+    orthogonal: on the sphere, v is made orthogonal as a matrix of p rows (`orthogonalized`), so that directions that few rows
+        have in common are followed as fast as those that all have. lr is then about the length of each row's step, unless
+        there are more rows than numbers in a row.
     preconditioner: Q (d, d), symmetric positive definite, with d numbers a row; usually given by parameter group.
     sphere: False for groups of free parameters, such as a kernel's log(alpha): plain SGD.
     """
@@ -55,7 +55,6 @@ class SphereSGD(Optimizer):
         *,
         maximize: bool = False,
         clip: float | None = None,
-        largest_change: float | None = None,
         orthogonal: bool = False,
         preconditioner: Tensor | None = None,
         sphere: bool = True,
@@ -63,14 +62,13 @@ class SphereSGD(Optimizer):
         for name, value in (("lr", lr), ("momentum", momentum), ("weight_decay", weight_decay)):
             if not value >= 0:
                 raise ValueError(f"{name} must not be negative, got {value}")
-        for name, bound in (("clip", clip), ("largest_change", largest_change)):
-            if bound is not None and not bound > 0:
-                raise ValueError(f"{name} must be positive, or None, got {bound}")
+        if clip is not None and not clip > 0:
+            raise ValueError(f"clip must be positive, or None, got {clip}")
         if nesterov and (momentum <= 0 or dampening != 0):
             raise ValueError("Nesterov momentum needs a positive momentum and no dampening")
         settings = {"lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay}
         settings |= {"nesterov": nesterov, "maximize": maximize, "preconditioner": preconditioner, "sphere": sphere}
-        settings |= {"clip": clip, "largest_change": largest_change, "orthogonal": orthogonal}
+        settings |= {"clip": clip, "orthogonal": orthogonal}
         super().__init__(params, settings)
 
     @overload
@@ -84,13 +82,13 @@ class SphereSGD(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        together: dict[torch.Size, list[tuple[Tensor, dict[str, Any]]]] = defaultdict(list)
+        together: dict[tuple[object, ...], list[tuple[Tensor, dict[str, Any]]]] = defaultdict(list)
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is None:
                     continue
                 if group["sphere"] and group["orthogonal"]:
-                    together[parameter.shape].append((parameter, group))
+                    together[parameter.shape, parameter.dtype, parameter.device].append((parameter, group))
                 elif self._fits_the_kernel(parameter, group):
                     self._launch(parameter, group, parameter.grad, group["lr"])
                 else:
@@ -101,10 +99,11 @@ class SphereSGD(Optimizer):
 
     def _fits_the_kernel(self, parameter: Tensor, group: dict[str, Any]) -> bool:
         """Whether a step on a GPU can be made in one launch: of the kind that training makes."""
-        momentum = self.state[parameter].get("momentum_buffer")
+        momentum = self.state.get(parameter, {}).get("momentum_buffer")
         rows = parameter.flatten(1) if parameter.dim() > 1 else parameter
         special = group["nesterov"] or group["maximize"] or group["dampening"] or group["preconditioner"] is not None
-        if special or not group["sphere"] or momentum is None or not isinstance(group["lr"], Tensor):
+        there = isinstance(group["lr"], Tensor) and group["lr"].device == parameter.device
+        if special or not group["sphere"] or momentum is None or not there:
             return False
         return fused.applies(rows) and momentum.is_contiguous() and rows.data_ptr() == parameter.data_ptr()
 
@@ -120,8 +119,8 @@ class SphereSGD(Optimizer):
             for (parameter, group), (Z, _, momentum), direction in zip(members, found, directions, strict=True):
                 self._move(parameter, group, Z, sphere_direction(Z, direction), momentum)
             return
-        # Without a step first, which adds the gradient to the momentum; what is left of that in the new tangent space is
-        # found when it is used again.
+        # First a launch with rate 0, which only adds the gradient to the momentum. After the step the momentum would have to be
+        # projected to the new tangent space; that is done where it is used again.
         for parameter, group in members:
             assert parameter.grad is not None
             self._launch(parameter, group, parameter.grad, torch.zeros_like(group["lr"]))
@@ -148,16 +147,18 @@ class SphereSGD(Optimizer):
             if group["clip"] is not None:
                 norms = torch.linalg.vector_norm(direction, dim=1, keepdim=True)
                 direction = direction * (group["clip"] / norms).clamp_max(1)
-        elif group["largest_change"] is not None:
-            most = group["largest_change"] * (1 - group["momentum"]) / group["lr"]
-            direction = direction.clamp(-most, most)
+        elif group["clip"] is not None:
+            direction = direction.clamp(-group["clip"], group["clip"])
         if not group["momentum"]:
             return Z, direction, None
         momentum = self.state[parameter].get("momentum_buffer")
         if momentum is None:
             momentum = direction.clone()
         else:
-            momentum = momentum.view_as(Z).mul(group["momentum"]).add(direction, alpha=1 - group["dampening"])
+            carried = momentum.view_as(Z)
+            if on_sphere and group["orthogonal"]:
+                carried = sphere_direction(Z, carried)  # see `_orthogonal_step`
+            momentum = carried.mul(group["momentum"]).add(direction, alpha=1 - group["dampening"])
         return Z, direction.add(momentum, alpha=group["momentum"]) if group["nesterov"] else momentum, momentum
 
     def _move(self, parameter: Tensor, group: dict[str, Any], Z: Tensor, direction: Tensor, momentum: Tensor | None) -> None:
