@@ -304,7 +304,7 @@ def _product(
 
 def _plain_product(a: Tensor, b: Tensor, alpha: float, base: Tensor | None, beta: float, *, symmetric: bool) -> Tensor:
     added = a if base is None else base
-    if fused.applies(a, b, added, symmetric=symmetric):
+    if fused.applies(a, b, added):
         return fused.product(a, b, added, alpha, beta, symmetric=symmetric)
     if base is None:
         return a @ b if alpha == 1 else alpha * (a @ b)

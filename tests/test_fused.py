@@ -1,5 +1,7 @@
 """The fused kernels give the numbers of the plain forms, and are used only where they apply."""
 
+from copy import deepcopy
+
 import pytest
 import torch
 from torch import Tensor
@@ -7,6 +9,7 @@ from torch import Tensor
 from sckn.fused import exponential, pooling, products, rows, split_products, squares
 from sckn.kernels import Exponential, root
 from sckn.layer import KernelLayer, LayerConfig
+from sckn.network import CKN, NetworkConfig
 from sckn.nystrom import unit_rows
 from sckn.patches import patch_squares
 from sckn.pooling import gaussian_pool, pooling_matrix
@@ -29,7 +32,7 @@ def test_they_do_not_apply_on_a_cpu() -> None:
     assert not squares.applies(u)
     assert not pooling.applies(channels_last(2, 16, 8, 8))
     assert not rows.applies(torch.rand(3, 4))
-    assert not products.applies(torch.rand(2, 4, 4), symmetric=True)
+    assert not products.applies(torch.rand(2, 4, 4))
 
 
 @pytest.mark.gpu
@@ -247,14 +250,11 @@ def test_large_matrices_alone_are_split() -> None:
 
 
 @pytest.mark.gpu
-def test_products_apply_where_they_are_faster() -> None:
+def test_small_matrices_alone_are_multiplied_as_they_are() -> None:
     small, large = torch.rand(2, 128, 128).cuda(), torch.rand(2, 512, 512).cuda()
-    assert products.applies(small, small, symmetric=False)
-    assert products.applies(large, large, symmetric=True)
-    assert not products.applies(large, large, symmetric=False)
-    assert not products.applies(small, small.mT, symmetric=True)
-    assert not products.applies(small.double(), small.double(), symmetric=True)
-    assert not products.applies(small[0], small[0], symmetric=True)
+    assert products.applies(small, small)
+    for other in (large, small.mT, small.double(), small[0], small.cpu()):
+        assert not products.applies(other, other)
 
 
 @pytest.mark.gpu
@@ -355,3 +355,30 @@ def test_a_cuda_graph_pools_in_one_pass() -> None:
         graph.replay()
         for found, expected in zip(captured, value_and_gradient(batch), strict=True):
             assert torch.equal(found, expected)
+
+
+@pytest.mark.gpu
+def test_a_network_by_kernels_is_as_precise_as_the_plain_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Features and gradients of all parameters, in fp32, with filters enough for split products: against float64 on a CPU."""
+    kernel = Exponential(3.0, learnable=True)
+    layers = (
+        LayerConfig(300, 3, subsampling=2**0.5, kernel=kernel, inverse_root="newton_schulz"),
+        LayerConfig(300, 1, subsampling=2, kernel=kernel, inverse_root="newton_schulz"),
+    )
+    network = CKN(NetworkConfig(16, layers))
+    images, weights = torch.randn(2, 16, 16, 16), torch.randn(2, 300, 6, 6)
+
+    def numbers(device: str, dtype: torch.dtype) -> list[Tensor]:
+        copy = deepcopy(network).to(device, dtype).train()
+        with precision("highest", torch.device(device)):
+            maps = copy(images.to(device, dtype))
+            gradients = torch.autograd.grad((maps * weights.to(device, dtype)).sum(), list(copy.parameters()))
+        return [maps, *gradients]
+
+    exact, fused = numbers("cpu", torch.float64), numbers("cuda", torch.float32)
+    for module in (exponential, pooling, products, rows, split_products, squares):
+        monkeypatch.setattr(module, "applies", lambda *_, **__: False)
+    plain = numbers("cuda", torch.float32)
+    assert len(exact) == 5
+    for one, other, expected in zip(fused, plain, exact, strict=True):
+        assert relative_error(one, expected) < 4 * relative_error(other, expected) + 1e-6

@@ -501,10 +501,11 @@ def test_in_single_precision_a_gpu_is_as_precise_as_a_cpu(condition: float, size
 @pytest.mark.gpu
 @needs_cuda
 @both_precisions
-def test_a_cuda_graph_computes_the_same(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("size", [64, 300])
+def test_a_cuda_graph_computes_the_same(dtype: torch.dtype, size: int) -> None:
     """Captured for one batch, replayed for another."""
     batches = [
-        torch.stack([matrix_of_condition(64, condition) for condition in conditions]).to(dtype).cuda()
+        torch.stack([matrix_of_condition(size, condition) for condition in conditions]).to(dtype).cuda()
         for conditions in ((1e1, 1e3), (1e4, 3.0))
     ]
     G = torch.randn_like(batches[0])
