@@ -36,6 +36,7 @@ KINDS: dict[str, tuple[Recipe, dict[str, Any]]] = {
     "preconditioned": (replace(BASE, preconditioner=1.0, learning_rate=0.002), {}),
     "from uphill": (replace(BASE, sharpness=0.1, active_set=False), {}),
     "halves": (replace(BASE, cross_fitting=True, active_set=False, schedule="cosine", learning_rate=0.002), {}),
+    "orthogonal": (replace(BASE, orthogonal=True, learning_rate=0.01, clip=0.01, schedule="cosine"), {"alpha": 4.0}),
     "pixels": (replace(BASE, loss="square", learning_rate=0.05), {}),
 }
 

@@ -851,11 +851,21 @@ INTERRUPTED: dict[str, tuple[Recipe, dict[str, Any]]] = {
     "halves": (replace(SWIFT, schedule="cosine", active_set=False, cross_fitting=True), {}),
     "miso, averaged": (replace(SWIFT, solver="miso", averaging=0.9, schedule="cosine"), {}),
     "square": (replace(SWIFT, loss="square"), {}),
+    "orthogonal, clipped": (replace(SWIFT, schedule="cosine", orthogonal=True, learning_rate=0.02, clip=0.01), {"alpha": 4.0}),
     "dropout": (SWIFT, {"dropout": 0.2}),
 }
 
 
-QUICKLY_TESTED = ("paper", "cosine, averaged, augmented", "sgd, alpha", "moving frame", "miso", "dropout", "halves")
+QUICKLY_TESTED = (
+    "paper",
+    "cosine, averaged, augmented",
+    "sgd, alpha",
+    "moving frame",
+    "miso",
+    "dropout",
+    "halves",
+    "orthogonal, clipped",
+)
 
 
 @pytest.mark.parametrize(
