@@ -7,8 +7,9 @@ The homogeneous kernel between patches, K(x, x') = |x| |x'| kappa(<x, x'> / |x| 
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -16,7 +17,19 @@ from torch import Tensor
 from sckn.fused import exponential
 from sckn.settings import check_names, real_number, true_or_false, whole_number
 
-__all__ = ["ArcCosine", "Exponential", "Kernel", "Linear", "Polynomial", "from_dict", "homogeneous", "root", "to_dict"]
+__all__ = [
+    "ArcCosine",
+    "Exponential",
+    "HyperbolicSine",
+    "Kernel",
+    "Linear",
+    "Polynomial",
+    "WithAlpha",
+    "from_dict",
+    "homogeneous",
+    "root",
+    "to_dict",
+]
 
 
 def root(squares: Tensor) -> Tensor:
@@ -46,11 +59,13 @@ class Kernel(ABC):
 
 
 @dataclass(frozen=True)
-class Exponential(Kernel):
-    """kappa(u) = exp(alpha (u - 1)), a Gaussian kernel of the distance on the sphere: equation (2).
+class WithAlpha(Kernel):
+    """kappa(u) = f(alpha u) / f(alpha) with f the exponential or its odd part.
 
     With `learnable`, the layer that uses this kernel learns log(alpha), so that alpha stays positive, starting here.
     """
+
+    _odd: ClassVar[bool] = False
 
     alpha: float | Tensor = 4.0
     learnable: bool = False
@@ -60,46 +75,79 @@ class Exponential(Kernel):
             object.__setattr__(self, "alpha", real_number("alpha", self.alpha, above=0))
         object.__setattr__(self, "learnable", true_or_false("learnable", self.learnable))
 
-    def __call__(self, u: Tensor) -> Tensor:
-        return torch.exp(self.alpha * (u - 1))
-
-    def derivative(self, u: Tensor) -> Tensor:
-        return self.alpha * self(u)
-
     def scaled(self, projected: Tensor, squares: Tensor, offset: float, *, overwrite: bool = False) -> Tensor:
-        """As `Kernel.scaled`, written exp(scale <z, x> + shift): two passes over the large map where the formula has five.
+        """As `Kernel.scaled`, written f(scale <z, x>) exp(shift): few passes over the large map, where the formula has many.
 
         No cosine counts as more than 1. Products by fast transforms have errors of the size of the largest patch around, in
         which a patch without length would have a large one, whose exponential is infinite.
         """
         if exponential.applies(projected, squares):
-            return exponential.exponential_map(projected, squares, self.alpha, offset)
+            return exponential.exponential_map(projected, squares, self.alpha, offset, odd=self._odd)
         if overwrite and projected.device.type == "cpu" and projected.dtype == squares.dtype and not torch.is_grad_enabled():
             norms = squares.sqrt()
             scale = (self.alpha / (norms + offset)).masked_fill_(norms == 0, 0)
-            return _exponential_of_line_(projected, scale, norms.log_() - self.alpha, self.alpha)  # exp(log 0) is 0
+            shift = norms.log_() - self._log_at_end()  # exp(log 0) is 0
+            for part, slope, start in _parts_in_cache(projected, scale, shift):
+                self._of_line_(part.mul_(slope), start, self.alpha)
+            return projected
         norms = root(squares)
         absent = norms == 0
         length = torch.where(absent, 1, norms)
         scale = torch.where(absent, 0, self.alpha / (length + offset))
-        shift = torch.where(absent, -torch.inf, length.log() - self.alpha)
-        value: Tensor = _ExponentialOfLine.apply(projected, scale, shift, self.alpha)  # pyright: ignore[reportAssignmentType]
-        return value
+        shift = torch.where(absent, -torch.inf, length.log() - self._log_at_end())
+        return self._of_line(projected, scale, shift)
+
+    @abstractmethod
+    def _log_at_end(self) -> float | Tensor:
+        """log f(alpha)."""
+
+    @staticmethod
+    @abstractmethod
+    def _of_line_(line: Tensor, shift: Tensor, largest: float | Tensor) -> Tensor:
+        """f(line) exp(shift) in the place of `line`, of which what exceeds `largest` counts as that."""
+
+    @abstractmethod
+    def _of_line(self, u: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+        """f(scale u) exp(shift), differentiable."""
 
 
 # Numbers of a map that one operation goes over before the next does, so that a processor's cache still holds them.
 IN_CACHE = 2**17
 
 
-def _exponential_of_line_(u: Tensor, scale: Tensor, shift: Tensor, largest: float | Tensor) -> Tensor:
-    """In the place of u what is below: for a large map, fresh memory costs more than the exponentials."""
+def _parts_in_cache(u: Tensor, scale: Tensor, shift: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Views of u (B, p, H, W), to be overwritten, and the scale and shift of their pixels, (B, 1, H, W): for a large map, fresh
+    memory costs more than the exponentials."""
     _, channels, height, width = u.shape
     rows = max(1, IN_CACHE // (channels * width))
     images = max(1, rows // height)
     for of_images in zip(u.split(images), scale.split(images), shift.split(images), strict=True):
-        for part, slope, start in zip(*(maps.split(rows, dim=2) for maps in of_images), strict=True):
-            part.mul_(slope).clamp_max_(largest).add_(start).exp_()
-    return u
+        yield from zip(*(maps.split(rows, dim=2) for maps in of_images), strict=True)
+
+
+@dataclass(frozen=True)
+class Exponential(WithAlpha):
+    """kappa(u) = exp(alpha (u - 1)), a Gaussian kernel of the distance on the sphere: equation (2).
+
+    With `learnable`, the layer that uses this kernel learns log(alpha), so that alpha stays positive, starting here.
+    """
+
+    def __call__(self, u: Tensor) -> Tensor:
+        return torch.exp(self.alpha * (u - 1))
+
+    def derivative(self, u: Tensor) -> Tensor:
+        return self.alpha * self(u)
+
+    def _log_at_end(self) -> float | Tensor:
+        return self.alpha
+
+    @staticmethod
+    def _of_line_(line: Tensor, shift: Tensor, largest: float | Tensor) -> Tensor:
+        return line.clamp_max_(largest).add_(shift).exp_()
+
+    def _of_line(self, u: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+        value: Tensor = _ExponentialOfLine.apply(u, scale, shift, self.alpha)  # pyright: ignore[reportAssignmentType]
+        return value
 
 
 class _ExponentialOfLine(torch.autograd.Function):
@@ -111,7 +159,7 @@ class _ExponentialOfLine(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, u: Tensor, scale: Tensor, shift: Tensor, largest: float | Tensor) -> Tensor:
-        value = (u * scale).clamp_max_(largest).add_(shift).exp_()
+        value = Exponential._of_line_(u * scale, shift, largest)
         ctx.save_for_backward(u, scale, value)
         ctx.largest = largest.detach() if isinstance(largest, Tensor) else largest
         return value
@@ -123,12 +171,93 @@ class _ExponentialOfLine(torch.autograd.Function):
         weighted = gradients[0] * value
         of_shift = weighted.sum_to_size(scale.shape) if for_shift else None
         of_scale = (weighted * torch.minimum(u, ctx.largest / scale)).sum_to_size(scale.shape) if for_scale else None
-        if not for_u:
-            return None, of_scale, of_shift, None
+        return _times(weighted, scale, u) if for_u else None, of_scale, of_shift, None
+
+
+def _times(weighted: Tensor, scale: Tensor, u: Tensor) -> Tensor:
+    """The product in the type of u, in the place of `weighted` where that can be."""
+    if torch.is_grad_enabled():  # to be differentiated again
+        return (weighted * scale).to(u.dtype)
+    return torch.mul(weighted, scale, out=weighted if u.dtype == weighted.dtype else torch.empty_like(u))
+
+
+@dataclass(frozen=True)
+class HyperbolicSine(WithAlpha):
+    """kappa(u) = sinh(alpha u) / sinh(alpha), the odd part of the exponential kernel.
+
+    kappa(-u) = -kappa(u), and a network of such layers is odd, too: of -x it makes minus what it makes of x. The constant part
+    of the exponential kernel, which all patches have in common and which hides in deep layers what they differ in, is gone.
+
+    With `learnable`, the layer that uses this kernel learns log(alpha), so that alpha stays positive, starting here.
+    """
+
+    _odd: ClassVar[bool] = True
+
+    def __call__(self, u: Tensor) -> Tensor:
+        sign = torch.where(u < 0, -1, 1).to(u.dtype)  # and not that of torch, whose 0 at 0 is no derivative
+        size = sign * u
+        # no exponential is of more than about 0, and there is no difference of two that would lose digits for a small alpha
+        return sign * torch.exp(self.alpha * (size - 1)) * torch.expm1(-2 * self.alpha * size) / _expm1(-2 * self.alpha)
+
+    def derivative(self, u: Tensor) -> Tensor:
+        size = u.abs()
+        both = torch.exp(self.alpha * (size - 1)) * (1 + torch.exp(-2 * self.alpha * size))
+        return -self.alpha * both / _expm1(-2 * self.alpha)
+
+    def _log_at_end(self) -> float | Tensor:
+        below = -_expm1(-2 * self.alpha)  # 2 sinh(alpha) exp(-alpha)
+        return self.alpha + (below.log() if isinstance(below, Tensor) else math.log(below))
+
+    @staticmethod
+    def _of_line_(line: Tensor, shift: Tensor, largest: float | Tensor) -> Tensor:
+        """With f = 2 sinh."""
+        if isinstance(largest, Tensor) and largest.device.type == "cpu":
+            largest = float(largest.detach())  # several times as fast
+        line.clamp_(-largest, largest)  # pyright: ignore[reportArgumentType, reportCallIssue]
+        if isinstance(largest, float) and largest <= LARGEST_SINH:
+            return line.sinh_().mul_(2 * shift.exp())
+        other = torch.sub(shift, line).exp_()
+        return line.add_(shift).exp_().sub_(other)
+
+    def _of_line(self, u: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+        value: Tensor = _SinhOfLine.apply(u, scale, shift, self.alpha)  # pyright: ignore[reportAssignmentType]
+        return value
+
+
+# Up to here, neither sinh in fp32 nor its inverse is near the end of the range of such numbers.
+LARGEST_SINH = 40.0
+
+
+def _expm1(number: float | Tensor) -> Any:
+    """exp(x) - 1."""
+    return number.expm1() if isinstance(number, Tensor) else math.expm1(number)
+
+
+class _SinhOfLine(torch.autograd.Function):
+    """2 sinh(scale u) exp(shift), as `_ExponentialOfLine`; scale u counts as no further from 0 than `largest`."""
+
+    @staticmethod
+    def forward(ctx: Any, u: Tensor, scale: Tensor, shift: Tensor, largest: float | Tensor) -> Tensor:
+        value = HyperbolicSine._of_line_(u * scale, shift, largest)
+        ctx.save_for_backward(u, scale, shift, value)
+        ctx.largest = largest.detach() if isinstance(largest, Tensor) else largest
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
+        u, scale, shift, value = ctx.saved_tensors
+        for_u, for_scale, for_shift, _ = ctx.needs_input_grad
+        of_shift = (gradients[0] * value).sum_to_size(shift.shape) if for_shift else None
         if torch.is_grad_enabled():  # to be differentiated again
-            return (weighted * scale).to(u.dtype), of_scale, of_shift, None
-        of_u = weighted if u.dtype == weighted.dtype else torch.empty_like(u)
-        return torch.mul(weighted, scale, out=of_u), of_scale, of_shift, None
+            line = (u * scale).clamp(-ctx.largest, ctx.largest)
+            weighted = gradients[0] * ((shift + line).exp() + (shift - line).exp())
+        else:
+            weighted = torch.hypot(value, 2 * shift.exp()).mul_(gradients[0])  # cosh^2 = sinh^2 + 1, which takes no exponential
+        of_scale = None
+        if for_scale:
+            end = ctx.largest / scale
+            of_scale = (weighted * torch.maximum(torch.minimum(u, end), -end)).sum_to_size(scale.shape)
+        return _times(weighted, scale, u) if for_u else None, of_scale, of_shift, None
 
 
 @dataclass(frozen=True)
@@ -203,7 +332,9 @@ def from_inner_products(kernel: Kernel, inner: Tensor, x_norm: Tensor, y_norm: T
     return torch.where(present, norms * kernel(cosine), 0)
 
 
-_KERNELS: dict[str, type[Kernel]] = {kind.__name__: kind for kind in (Exponential, ArcCosine, Polynomial, Linear)}
+_KERNELS: dict[str, type[Kernel]] = {
+    kind.__name__: kind for kind in (Exponential, HyperbolicSine, ArcCosine, Polynomial, Linear)
+}
 
 
 def to_dict(kernel: Kernel) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sckn.inverse_root import Gradient, InverseRoot, capturing, inverse_square_root, moving_frame
-from sckn.kernels import Exponential, Kernel
+from sckn.kernels import Exponential, Kernel, WithAlpha
 from sckn.nystrom import filter_gram, unit_rows
 from sckn.patches import check_patches_fit, maps_and_margin, patch_squares
 from sckn.pooling import PAPER_WIDTH, gaussian_pool, pooled_size
@@ -109,7 +109,7 @@ class KernelLayer(nn.Module):
         filters = torch.randn(config.filters, in_channels, config.patch, config.patch)
         self.filters = nn.Parameter(filters / torch.linalg.vector_norm(filters, dim=(1, 2, 3), keepdim=True))
         self.log_alpha: nn.Parameter | None = None
-        if isinstance(config.kernel, Exponential) and config.kernel.learnable:
+        if isinstance(config.kernel, WithAlpha) and config.kernel.learnable:
             self.log_alpha = nn.Parameter(torch.tensor(float(config.kernel.alpha)).log())
         self.register_buffer("frame", torch.eye(config.filters) if config.inverse_root == "moving_frame" else None)
         self._cached_for: tuple[Tensor, ...] = ()

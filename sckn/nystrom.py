@@ -14,7 +14,7 @@ from torch import Tensor
 from sckn.fused import rows as fused
 from sckn.fused import split_products
 from sckn.inverse_root import Gradient, InverseRoot, identity_like, inverse_square_root
-from sckn.kernels import Exponential, Kernel
+from sckn.kernels import Kernel, WithAlpha
 from sckn.precision import full_precision, without_autocast
 
 __all__ = ["filter_gram", "filter_grams", "projection_coefficients", "projection_residuals", "psi", "unit_rows"]
@@ -103,10 +103,11 @@ class _RowProducts(torch.autograd.Function):
 
 def _of_each(kernels: Sequence[Kernel], cosines: Tensor) -> Tensor:
     """kappa of the first layer for the first matrix, and so on."""
-    alphas = [kernel.alpha for kernel in kernels if isinstance(kernel, Exponential)]
+    kind = type(kernels[0])
+    alphas = [kernel.alpha for kernel in kernels if isinstance(kernel, WithAlpha) and type(kernel) is kind]
     tensors = [alpha for alpha in alphas if isinstance(alpha, Tensor)]
-    if len(tensors) == len(kernels):
-        return Exponential(torch.stack(tensors).to(cosines.dtype)[:, None, None])(cosines)
+    if len(tensors) == len(kernels) and issubclass(kind, WithAlpha):
+        return kind(torch.stack(tensors).to(cosines.dtype)[:, None, None])(cosines)
     if not tensors and all(kernel == kernels[0] for kernel in kernels):
         return kernels[0](cosines)
     return torch.stack([kernel(matrix) for kernel, matrix in zip(kernels, cosines, strict=True)])

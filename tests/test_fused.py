@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from sckn.fused import exponential, pooling, products, rows, split_products, squares
-from sckn.kernels import Exponential, root
+from sckn.kernels import Exponential, HyperbolicSine, WithAlpha, root
 from sckn.layer import KernelLayer, LayerConfig
 from sckn.network import CKN, NetworkConfig
 from sckn.nystrom import unit_rows
@@ -15,6 +15,8 @@ from sckn.patches import patch_squares
 from sckn.pooling import gaussian_pool, pooling_matrix
 from sckn.precision import Precision, precision
 from sckn.training.sphere import SphereSGD
+
+both_kinds = pytest.mark.parametrize("kind", [Exponential, HyperbolicSine])
 
 
 def channels_last(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -50,10 +52,13 @@ def test_they_apply_to_what_training_uses_and_to_nothing_else() -> None:
 
 
 @pytest.mark.gpu
+@both_kinds
 @pytest.mark.parametrize("learned", [False, True])
 @pytest.mark.parametrize("channels", [3, 32, 100, 128, 512, 4096])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 1e-2)])
-def test_map_and_gradients_are_those_of_the_formula(channels: int, dtype: torch.dtype, tolerance: float, learned: bool) -> None:
+def test_map_and_gradients_are_those_of_the_formula(
+    kind: type[WithAlpha], channels: int, dtype: torch.dtype, tolerance: float, learned: bool
+) -> None:
     """In float64 with autograd; a pixel without length gives 0 and no gradient."""
     u = channels_last(3, channels, 5, 7, dtype=dtype).cuda()
     lengths = (u.abs().amax(dim=1, keepdim=True).float() + torch.rand(3, 1, 5, 7).cuda()).square()
@@ -61,11 +66,11 @@ def test_map_and_gradients_are_those_of_the_formula(channels: int, dtype: torch.
     alpha = torch.tensor(2.5, device="cuda")
     inputs = [u.requires_grad_(), lengths.requires_grad_(), *([alpha.requires_grad_()] if learned else [])]
     weights = channels_last(3, channels, 5, 7).cuda()
-    found = exponential.exponential_map(u, lengths, alpha if learned else 2.5, 0.01)
+    found = exponential.exponential_map(u, lengths, alpha if learned else 2.5, 0.01, odd=kind is HyperbolicSine)
     gradients = torch.autograd.grad(found, inputs, weights)
     exact = [tensor.detach().double().requires_grad_() for tensor in inputs]
     norms = root(exact[1])
-    kernel = Exponential(exact[2] if learned else 2.5)
+    kernel = kind(exact[2] if learned else 2.5)
     expected = norms * kernel(exact[0] / torch.where(norms == 0, 1, norms + 0.01))
     expected_gradients = torch.autograd.grad(expected, exact, weights.double())
     assert found.dtype == torch.float32
@@ -79,21 +84,32 @@ def test_map_and_gradients_are_those_of_the_formula(channels: int, dtype: torch.
 
 
 @pytest.mark.gpu
-def test_a_product_beyond_the_length_counts_as_the_length() -> None:
-    u = torch.full((1, 8, 1, 3), 0.1).contiguous(memory_format=torch.channels_last).cuda()
+@pytest.mark.parametrize(("odd", "sign"), [(False, 1), (True, 1), (True, -1)])
+def test_a_product_beyond_the_length_counts_as_the_length(odd: bool, sign: int) -> None:
+    u = torch.full((1, 8, 1, 3), 0.1 * sign).contiguous(memory_format=torch.channels_last).cuda()
     lengths = torch.tensor([1e-12, 1e-20, 1.0]).reshape(1, 1, 1, 3).cuda().requires_grad_()
-    found = exponential.exponential_map(u, lengths, 60.0, 1e-5)
-    expected = lengths.detach().sqrt().expand(1, 8, 1, 3)[..., :2]
+    found = exponential.exponential_map(u, lengths, 60.0, 1e-5, odd=odd)
+    expected = sign * lengths.detach().sqrt().expand(1, 8, 1, 3)[..., :2]
     torch.testing.assert_close(found[..., :2].detach(), expected, rtol=1e-5, atol=0)
     (gradient,) = torch.autograd.grad(found.sum(), lengths)
     assert bool(torch.isfinite(gradient).all())
 
 
 @pytest.mark.gpu
-def test_nan_is_not_taken_for_a_patch_without_length() -> None:
+@pytest.mark.parametrize("alpha", [0.5, 4.0, 100.0])
+def test_the_odd_map_is_odd_to_the_last_digit(alpha: float) -> None:
+    u, lengths = channels_last(2, 32, 5, 7).cuda(), (3 * torch.rand(2, 1, 5, 7)).cuda()
+    found = exponential.exponential_map(u, lengths, alpha, 0.01, odd=True)
+    assert bool(torch.isfinite(found).all())
+    assert torch.equal(exponential.exponential_map(-u, lengths, alpha, 0.01, odd=True), -found)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("odd", [False, True])
+def test_nan_is_not_taken_for_a_patch_without_length(odd: bool) -> None:
     u, lengths = channels_last(1, 8, 2, 2).cuda(), torch.rand(1, 1, 2, 2).cuda()
     lengths[0, 0, 1, 1] = torch.nan
-    assert exponential.exponential_map(u, lengths, 2.0, 0.01).isnan().sum() == 8
+    assert exponential.exponential_map(u, lengths, 2.0, 0.01, odd=odd).isnan().sum() == 8
 
 
 @pytest.mark.gpu
@@ -159,9 +175,10 @@ def test_a_step_on_the_sphere_is_the_plain_one(clip: float | None, monkeypatch: 
 
 
 @pytest.mark.gpu
+@both_kinds
 @pytest.mark.parametrize("filters", [20, 32])  # pooled by plain products, and in one pass
-def test_a_layer_gives_the_same_in_either_order_of_memory(filters: int) -> None:
-    layer = KernelLayer(6, LayerConfig(filters, 3, subsampling=1.5, kernel=Exponential(3.0, learnable=True))).cuda()
+def test_a_layer_gives_the_same_in_either_order_of_memory(kind: type[WithAlpha], filters: int) -> None:
+    layer = KernelLayer(6, LayerConfig(filters, 3, subsampling=1.5, kernel=kind(3.0, learnable=True))).cuda()
     images = torch.randn(4, 6, 11, 10).cuda()
     images[0, :, :4, :4] = 0  # patches without length
     outputs, gradients = [], []

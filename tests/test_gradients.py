@@ -9,14 +9,15 @@ from closed_form import ClosedFormLayer
 from torch import Tensor
 
 from sckn.inverse_root import Gradient, InverseRoot
-from sckn.kernels import ArcCosine, Exponential, Kernel, Polynomial
+from sckn.kernels import ArcCosine, Exponential, HyperbolicSine, Kernel, Polynomial
 from sckn.layer import LayerConfig
 from sckn.network import CKN, NetworkConfig
 from sckn.nystrom import unit_rows
 from sckn.patches import patch_norms
 
 LEARNED = Exponential(3.0, learnable=True)
-both_kernels = pytest.mark.parametrize("kernel", [LEARNED, ArcCosine()], ids=["exponential", "arc-cosine"])
+ODD = HyperbolicSine(3.0, learnable=True)
+three_kernels = pytest.mark.parametrize("kernel", [LEARNED, ODD, ArcCosine()], ids=["exponential", "odd", "arc-cosine"])
 both_methods = pytest.mark.parametrize("method", ["eigh", "newton_schulz"])
 equal_filters = pytest.mark.parametrize("duplicated", [False, True], ids=["random filters", "two equal filters"])
 
@@ -68,7 +69,7 @@ def relative_error(value: Tensor, expected: Tensor) -> float:
     return float((value - expected).norm() / expected.norm())
 
 
-@both_kernels
+@three_kernels
 @both_methods
 @equal_filters
 def test_autograd_agrees_with_central_differences(kernel: Kernel, method: InverseRoot, duplicated: bool) -> None:
@@ -79,7 +80,7 @@ def test_autograd_agrees_with_central_differences(kernel: Kernel, method: Invers
     (network(images) * weights).sum().backward()
     maps = images
     for depth, layer in enumerate(network.kernel_layers):
-        assert len(list(layer.parameters())) == (2 if kernel is LEARNED else 1)
+        assert len(list(layer.parameters())) == (2 if kernel in (LEARNED, ODD) else 1)
 
         def loss(first: int = depth, start: Tensor = maps) -> Tensor:
             """From this layer on: the maps below do not depend on its parameters."""
@@ -94,7 +95,7 @@ def test_autograd_agrees_with_central_differences(kernel: Kernel, method: Invers
         maps = layer(maps).detach()
 
 
-@both_kernels
+@three_kernels
 def test_gradient_for_the_image_agrees_with_central_differences(kernel: Kernel) -> None:
     """Without zero patches, where the norm has a corner."""
     network = make_network(kernel, "eigh", duplicated=False)
@@ -148,7 +149,9 @@ def assert_closed_form_agrees(network: CKN, images: Tensor) -> None:
 
 
 @pytest.mark.parametrize("gradient", ["exact", "paper"])
-@pytest.mark.parametrize("kernel", [LEARNED, ArcCosine(), Polynomial(2, 0.5)], ids=["exponential", "arc-cosine", "polynomial"])
+@pytest.mark.parametrize(
+    "kernel", [LEARNED, ODD, ArcCosine(), Polynomial(2, 0.5)], ids=["exponential", "odd", "arc-cosine", "polynomial"]
+)
 @both_methods
 @equal_filters
 def test_autograd_agrees_with_proposition_1(kernel: Kernel, method: InverseRoot, duplicated: bool, gradient: Gradient) -> None:

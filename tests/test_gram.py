@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from sckn import gram
 from sckn.gram import ImageKernel, exact_kernel_matrix, exact_layer_kernel, kernel_matrix
-from sckn.kernels import ArcCosine, Exponential, Kernel, Linear, Polynomial
+from sckn.kernels import ArcCosine, Exponential, HyperbolicSine, Kernel, Linear, Polynomial
 from sckn.layer import KernelLayer, LayerConfig
 from sckn.network import CKN, NetworkConfig
 from sckn.patches import extract_patches
@@ -202,6 +202,7 @@ def naive_layer_kernel(a: Array, b: Array, config: LayerConfig) -> float:
         LayerConfig(1, 2, subsampling=math.sqrt(2), kernel=ArcCosine()),
         LayerConfig(1, 1, subsampling=1.5, kernel=Polynomial(3, 0.5)),
         LayerConfig(1, 3, padding=False, kernel=Exponential(1.5)),
+        LayerConfig(1, 3, subsampling=2, kernel=HyperbolicSine(1.5)),
         LayerConfig(1, 2, subsampling=2, padding=False, kernel=Linear()),
         LayerConfig(1, 2, subsampling=2, pooling_width=0.5),
     ],
@@ -286,7 +287,7 @@ def test_projection_tends_to_the_exact_kernel_as_filters_are_added(kernel: Kerne
     assert errors[-1] < 1e-6
 
 
-@pytest.mark.parametrize("kernel", [Exponential(4.0), ArcCosine(), Polynomial(2, 1.0), Linear()], ids=str)
+@pytest.mark.parametrize("kernel", [Exponential(4.0), HyperbolicSine(4.0), ArcCosine(), Polynomial(2, 1.0), Linear()], ids=str)
 def test_kernels_are_positive_definite_and_zero_at_a_zero_image(kernel: Kernel) -> None:
     torch.manual_seed(0)
     layers = (LayerConfig(6, 3, subsampling=2, kernel=kernel), LayerConfig(9, 2, subsampling=1.5, kernel=kernel))

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,25 @@ import torch
 from scipy.integrate import quad
 from sklearn.metrics.pairwise import linear_kernel, polynomial_kernel, rbf_kernel
 
-from sckn.kernels import ArcCosine, Exponential, Kernel, Linear, Polynomial, from_dict, homogeneous, to_dict
+from sckn.kernels import (
+    ArcCosine,
+    Exponential,
+    HyperbolicSine,
+    Kernel,
+    Linear,
+    Polynomial,
+    WithAlpha,
+    from_dict,
+    homogeneous,
+    to_dict,
+)
 from sckn.layer import KernelLayer, LayerConfig
 
 KERNELS = [
     Exponential(4.0),
     Exponential(0.7),
+    HyperbolicSine(4.0),
+    HyperbolicSine(0.7),
     ArcCosine(),
     Polynomial(2, 1.0),
     Polynomial(3, 0.0),
@@ -23,6 +37,8 @@ KERNELS = [
     Linear(),
 ]
 every_kernel = pytest.mark.parametrize("kernel", KERNELS, ids=repr)
+every_kernel_scaled = pytest.mark.parametrize("kernel", [*KERNELS, HyperbolicSine(50.0)], ids=repr)  # it has two forms
+both_kinds = pytest.mark.parametrize("kind", [Exponential, HyperbolicSine])
 
 
 def unit_vectors(count: int, dimension: int) -> torch.Tensor:
@@ -36,6 +52,41 @@ def test_exponential_is_the_gaussian_kernel_on_the_sphere(alpha: float) -> None:
     torch.testing.assert_close(
         Exponential(alpha)(y @ y.T), torch.from_numpy(rbf_kernel(y.numpy(), gamma=alpha / 2)), rtol=1e-13, atol=1e-13
     )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("alpha", [1e-3, 0.5, 4.0, 30.0, 100.0, 300.0])
+@pytest.mark.parametrize("learned", [False, True])
+def test_hyperbolic_sine_is_what_numpy_makes_of_it_for_small_and_large_alpha(
+    alpha: float, dtype: torch.dtype, learned: bool
+) -> None:
+    """Beside numpy in float64, with whose numbers sinh(300) still is one."""
+    u = np.linspace(-1, 1, 41).astype(np.float32)
+    kernel = HyperbolicSine(torch.tensor(alpha, dtype=dtype) if learned else alpha)
+    exact = np.sinh(alpha * u.astype(np.float64)) / np.sinh(alpha)
+    slope = alpha * np.cosh(alpha * u.astype(np.float64)) / np.sinh(alpha)
+    given = torch.from_numpy(u).to(dtype)
+    relative = 4 * (1 + alpha) * torch.finfo(dtype).eps  # exp magnifies the rounding of its argument
+    smallest = float(torch.finfo(dtype).tiny)
+    np.testing.assert_allclose(kernel(given).double().numpy(), exact, rtol=relative, atol=smallest)
+    np.testing.assert_allclose(kernel.derivative(given).double().numpy(), slope, rtol=relative, atol=alpha * smallest)
+    scaled = kernel.scaled(given.view(1, -1, 1, 1), torch.ones(1, 1, 1, 1, dtype=dtype), 0.0)
+    np.testing.assert_allclose(scaled.flatten().double().numpy(), exact, rtol=4 * relative, atol=smallest)
+
+
+def test_hyperbolic_sine_is_the_odd_part_of_the_exponential_kernel() -> None:
+    u = torch.linspace(-1, 1, 41, dtype=torch.float64)
+    odd_part = (Exponential(2.0)(u) - Exponential(2.0)(-u)) / (1 - math.exp(-4.0))
+    torch.testing.assert_close(HyperbolicSine(2.0)(u), odd_part, rtol=1e-13, atol=1e-15)
+    assert bool((HyperbolicSine(2.0)(-u) == -HyperbolicSine(2.0)(u)).all())
+
+
+def test_hyperbolic_sine_is_its_taylor_series() -> None:
+    """Of odd powers alone, with coefficients that are not negative: its matrices are positive definite on any sphere."""
+    alpha, u = 3.0, torch.linspace(-1, 1, 21, dtype=torch.float64)
+    coefficients = [alpha**k / math.factorial(k) / math.sinh(alpha) for k in range(1, 40, 2)]
+    series = torch.stack([c * u**k for c, k in zip(coefficients, range(1, 40, 2), strict=True)]).sum(dim=0)
+    torch.testing.assert_close(HyperbolicSine(alpha)(u), series, rtol=1e-13, atol=1e-15)
 
 
 @pytest.mark.parametrize("angle", np.linspace(0, math.pi, 9))
@@ -140,7 +191,7 @@ def projections_and_norms() -> tuple[torch.Tensor, torch.Tensor]:
     return norms * cosines, norms
 
 
-@every_kernel
+@every_kernel_scaled
 @pytest.mark.parametrize("offset", [0.0, 1e-5, 0.3])
 def test_scaled_is_its_definition_and_zero_at_zero(kernel: Kernel, offset: float) -> None:
     projected, norms = projections_and_norms()
@@ -152,7 +203,7 @@ def test_scaled_is_its_definition_and_zero_at_zero(kernel: Kernel, offset: float
     torch.testing.assert_close(scaled[1], expected[1], rtol=1e-12, atol=0)
 
 
-@every_kernel
+@every_kernel_scaled
 @pytest.mark.parametrize("offset", [0.0, 1e-5])
 @pytest.mark.parametrize("order", [torch.contiguous_format, torch.channels_last])
 def test_scaled_may_overwrite_only_where_that_is_allowed(kernel: Kernel, offset: float, order: torch.memory_format) -> None:
@@ -170,12 +221,13 @@ def test_scaled_may_overwrite_only_where_that_is_allowed(kernel: Kernel, offset:
     assert differentiable.grad is not None
 
 
+@both_kinds
 @pytest.mark.parametrize("learned", [False, True])
-def test_a_product_that_rounding_took_beyond_the_length_counts_as_the_length(learned: bool) -> None:
+def test_a_product_that_rounding_took_beyond_the_length_counts_as_the_length(kind: type[WithAlpha], learned: bool) -> None:
     """Errors of fast products have the size of the patches around, beside which a patch may have no length to speak of."""
     norms = torch.tensor([1e-6, 1e-10, 1.0]).reshape(1, 1, 1, 3)
     projected = torch.full((1, 2, 1, 3), 0.1)
-    kernel = Exponential(torch.tensor(60.0, requires_grad=True) if learned else 60.0)
+    kernel = kind(torch.tensor(60.0, requires_grad=True) if learned else 60.0)
     found = kernel.scaled(projected, norms.square(), 1e-5)
     torch.testing.assert_close(found[..., :2], norms.expand(1, 2, 1, 3)[..., :2], rtol=1e-5, atol=0)
     torch.testing.assert_close(found[..., 2], torch.exp(60 * (0.1 / torch.tensor([1 + 1e-5]) - 1)).expand(1, 2, 1))
@@ -184,35 +236,56 @@ def test_a_product_that_rounding_took_beyond_the_length_counts_as_the_length(lea
     torch.testing.assert_close(overwritten, found, rtol=1e-6, atol=0)
 
 
-def test_maps_larger_than_the_cache_are_scaled_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("alpha", [4.0, 60.0])
+@pytest.mark.parametrize("learned", [False, True])
+def test_an_odd_kernel_has_two_ends(alpha: float, learned: bool) -> None:
+    """Beyond each, value and gradients with respect to length and alpha are those at the end."""
+    norms = torch.tensor([1e-6, 0.5]).reshape(1, 1, 1, 2).requires_grad_()
+    kernel = HyperbolicSine(torch.tensor(alpha, requires_grad=True) if learned else alpha)
+    inputs = [norms, *([kernel.alpha] if isinstance(kernel.alpha, torch.Tensor) else [])]
+    for sign in (-1.0, 1.0):
+        beyond = torch.full((1, 2, 1, 2), sign)
+        found = kernel.scaled(beyond, norms.square(), 1e-5)
+        torch.testing.assert_close(found, sign * norms.expand(1, 2, 1, 2), rtol=1e-5, atol=0)
+        at_end = kernel.scaled((sign * (norms + 1e-5)).detach().expand(1, 2, 1, 2), norms.square(), 1e-5)
+        gradients, expected = (torch.autograd.grad(y.sum(), inputs) for y in (found, at_end))
+        for one, other in zip(gradients, expected, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+        with torch.no_grad():
+            torch.testing.assert_close(kernel.scaled(beyond, norms.square(), 1e-5, overwrite=True), found, rtol=1e-6, atol=0)
+
+
+@both_kinds
+def test_maps_larger_than_the_cache_are_scaled_in_parts(kind: type[WithAlpha], monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 2 x 5 x 3 x 4 numbers: by pixel rows, by one image, all at once."""
     projected, norms = projections_and_norms()
-    expected = norms * torch.exp(4 * (projected / norms - 1))
+    expected = norms * kind(4.0)(projected / norms)
     for numbers in (1, 20, 40, 60, 10**6):
         monkeypatch.setattr("sckn.kernels.IN_CACHE", numbers)
         with torch.no_grad():
-            scaled = Exponential(4.0).scaled(projected.clone(), norms.square(), 0.0, overwrite=True)
+            scaled = kind(4.0).scaled(projected.clone(), norms.square(), 0.0, overwrite=True)
         torch.testing.assert_close(scaled, expected, rtol=1e-12, atol=0)
 
 
-@every_kernel
+@every_kernel_scaled
 @pytest.mark.parametrize("offset", [0.0, 0.3])
 def test_gradients_of_scaled_agree_with_central_differences(kernel: Kernel, offset: float) -> None:
     """For the projections, the norms and, where there is one, alpha; the second derivatives as well."""
     projected = torch.rand(2, 3, 1, 2, dtype=torch.float64, requires_grad=True)
     norms = (1 + torch.rand(2, 1, 1, 2, dtype=torch.float64)).requires_grad_()
     inputs = (projected, norms)
-    if isinstance(kernel, Exponential):
+    if isinstance(kernel, WithAlpha):
         inputs = (*inputs, torch.tensor(float(kernel.alpha), dtype=torch.float64, requires_grad=True))
 
     def scaled(u: torch.Tensor, S: torch.Tensor, alpha: torch.Tensor | None = None) -> torch.Tensor:
-        return (kernel if alpha is None else Exponential(alpha)).scaled(u, S.square(), offset)
+        used = kernel if alpha is None else replace(kernel, alpha=alpha)  # pyright: ignore[reportCallIssue, reportArgumentType]
+        return used.scaled(u, S.square(), offset)
 
     assert torch.autograd.gradcheck(scaled, inputs)
     assert torch.autograd.gradgradcheck(scaled, inputs)
 
 
-@every_kernel
+@every_kernel_scaled
 @pytest.mark.parametrize("offset", [0.0, 1e-5])
 def test_a_zero_patch_pulls_at_nothing(kernel: Kernel, offset: float) -> None:
     projected, norms = projections_and_norms()
@@ -224,7 +297,7 @@ def test_a_zero_patch_pulls_at_nothing(kernel: Kernel, offset: float) -> None:
     assert bool((gradient[1] != 0).all())
 
 
-@every_kernel
+@every_kernel_scaled
 def test_nan_is_not_taken_for_zero(kernel: Kernel) -> None:
     projected, norms = projections_and_norms()
     norms[1, 0, 2, 3] = torch.nan
@@ -233,7 +306,7 @@ def test_nan_is_not_taken_for_zero(kernel: Kernel) -> None:
     assert int(scaled.isnan().sum()) == 5
 
 
-@every_kernel
+@every_kernel_scaled
 def test_projections_in_half_precision_are_scaled_in_single(kernel: Kernel) -> None:
     """As autocast leaves them. What is lost is what the rounding of <z, x> itself loses."""
     projected, norms = (tensor.float() for tensor in projections_and_norms())
@@ -249,10 +322,11 @@ def test_projections_in_half_precision_are_scaled_in_single(kernel: Kernel) -> N
     torch.testing.assert_close(gradient.float(), expected_gradient, rtol=2**-8, atol=1e-30)
 
 
+@both_kinds
 @pytest.mark.parametrize("alpha", [0.0, -1.0, math.nan, math.inf])
-def test_exponential_needs_a_positive_alpha(alpha: float) -> None:
+def test_alpha_must_be_positive(kind: type[WithAlpha], alpha: float) -> None:
     with pytest.raises(ValueError, match="alpha"):
-        Exponential(alpha)
+        kind(alpha)
 
 
 @pytest.mark.parametrize("degree", [0, -2, 1.5, math.inf, math.nan])
@@ -267,15 +341,16 @@ def test_polynomial_needs_an_offset_that_is_not_negative(offset: float) -> None:
         Polynomial(2, offset)
 
 
-@pytest.mark.parametrize("kernel", [*KERNELS, Exponential(2.0, learnable=True)], ids=repr)
+@pytest.mark.parametrize("kernel", [*KERNELS, Exponential(2.0, learnable=True), HyperbolicSine(learnable=True)], ids=repr)
 def test_description_survives_json(kernel: Kernel) -> None:
     assert from_dict(json.loads(json.dumps(to_dict(kernel)))) == kernel
 
 
-def test_a_learned_kernel_can_be_described() -> None:
-    layer = KernelLayer(1, LayerConfig(filters=2, patch=3, kernel=Exponential(3.0, learnable=True)))
+@both_kinds
+def test_a_learned_kernel_can_be_described(kind: type[WithAlpha]) -> None:
+    layer = KernelLayer(1, LayerConfig(filters=2, patch=3, kernel=kind(3.0, learnable=True)))
     described = from_dict(json.loads(json.dumps(to_dict(layer.kernel))))
-    assert isinstance(described, Exponential)
+    assert isinstance(described, kind)
     assert float(described.alpha) == pytest.approx(3.0, rel=1e-6)
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from sckn.inverse_root import InverseRoot, inverse_square_root
-from sckn.kernels import ArcCosine, Exponential, Linear, Polynomial
+from sckn.kernels import ArcCosine, Exponential, HyperbolicSine, Kernel, Linear, Polynomial
 from sckn.layer import LayerConfig
 from sckn.network import CKN, NetworkConfig
 
@@ -82,6 +82,43 @@ def test_the_network_is_its_layers_one_after_the_other() -> None:
     parameters = list(network.parameters())
     together, one_by_one = (torch.autograd.grad(y.square().sum(), parameters) for y in (output, maps))
     torch.testing.assert_close(together, one_by_one, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        (HyperbolicSine(2.0, learnable=True), HyperbolicSine(4.0, learnable=True)),
+        (HyperbolicSine(2.0, learnable=True), Exponential(2.0, learnable=True)),
+        (HyperbolicSine(2.0), Exponential(2.0)),
+        (HyperbolicSine(2.0), HyperbolicSine(2.0)),
+    ],
+    ids=str,
+)
+def test_kernel_matrices_found_together_are_those_of_each_layers_kernel(kinds: tuple[Kernel, ...]) -> None:
+    network = CKN(NetworkConfig(2, tuple(LayerConfig(5, 3, inverse_root="newton_schulz", kernel=kind) for kind in kinds)))
+    network.double()
+    for layer, root in zip(network.kernel_layers, network.inverse_roots(), strict=True):
+        Z = layer.directions()
+        right = layer.kernel(Z @ Z.T) + layer.config.epsilon * torch.eye(5, dtype=torch.float64)
+        torch.testing.assert_close(root @ right @ root, torch.eye(5, dtype=torch.float64), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("inverse_root", ["eigh", "newton_schulz", "moving_frame"])
+def test_a_network_of_odd_kernels_is_odd(inverse_root: InverseRoot) -> None:
+    """In training and in inference, which computes in place; with the exponential kernel it is far from that."""
+    layers = [LayerConfig(6, 3, kernel=HyperbolicSine(4.0, learnable=True), inverse_root=inverse_root)] * 2
+    layers.append(LayerConfig(5, 2, 1.5, kernel=HyperbolicSine(60.0), inverse_root=inverse_root))
+    network = CKN(NetworkConfig(2, tuple(layers)))
+    images = torch.randn(2, 2, 9, 8)
+    images[0, :, :5] = 0
+    output = network(images)
+    torch.testing.assert_close(network(-images), -output, rtol=1e-5, atol=1e-6)
+    network.eval()
+    with torch.no_grad():
+        output = network(images)
+        torch.testing.assert_close(network(-images), -output, rtol=1e-5, atol=1e-6)
+        even = CKN(NetworkConfig(2, (LayerConfig(6, 3),) * 2))
+        assert float((even(-images) + even(images)).norm()) > 0.1 * float(even(images).norm())
 
 
 class RecordedRoots:

@@ -7,11 +7,13 @@ import torch
 from torch import Tensor
 
 from sckn.inverse_root import InverseRoot
-from sckn.kernels import ArcCosine, Exponential, Kernel, Linear, Polynomial, homogeneous
+from sckn.kernels import ArcCosine, Exponential, HyperbolicSine, Kernel, Linear, Polynomial, homogeneous
 from sckn.nystrom import projection_coefficients, projection_residuals, psi, unit_rows
 
 # with 8 filters in 12 dimensions each of these has a Gram matrix of full rank
-every_kernel = pytest.mark.parametrize("kernel", [Exponential(4.0), ArcCosine(), Polynomial(2, 1.0), Linear()], ids=repr)
+every_kernel = pytest.mark.parametrize(
+    "kernel", [Exponential(4.0), HyperbolicSine(4.0), ArcCosine(), Polynomial(2, 1.0), Linear()], ids=repr
+)
 by_both_methods = pytest.mark.parametrize("method", ["eigh", "newton_schulz"])
 
 

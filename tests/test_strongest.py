@@ -33,7 +33,7 @@ def test_the_strongest_images_are_found() -> None:
     torch.manual_seed(1)
     model = classifier(
         LayerConfig(5, 3, subsampling=2.0, kernel=kernels.Exponential(2.0, learnable=True)),
-        LayerConfig(4, 3, kernel=kernels.Exponential(2.5, learnable=True)),
+        LayerConfig(4, 3, kernel=kernels.HyperbolicSine(2.5, learnable=True)),
         LayerConfig(20, 3, padding=False),
     )
     model.model.network.kernel_layers[1].log_alpha.data += 0.5  # pyright: ignore[reportOptionalMemberAccess]

@@ -1,10 +1,12 @@
-"""The kernel map of a layer with the exponential kernel, equation (11) before pooling, in one pass over memory.
+"""The kernel map of a layer with the exponential kernel or its odd part, equation (11) before pooling, in one pass over memory.
 
-    out = |x| exp(alpha (<z, x> / (|x| + offset) - 1)),   0 where x is 0,
+    out = |x| exp(alpha (c - 1)),             c = <z, x> / (|x| + offset),   0 where x is 0,
+    out = |x| sinh(alpha c) / sinh(alpha) = |x| (exp(alpha (c - 1)) - exp(-alpha (c + 1))) / (1 - exp(-2 alpha)),
 
-where <z, x>, which rounding may take far beyond |x| (`kernels.Exponential`), counts as at most |x| + offset.
+where c, which rounding may take far beyond 1 (`kernels.WithAlpha`), counts as at most 1, in the odd part as at least -1, too.
 Plain PyTorch makes two passes forward and eight backward over a map of (B, p, H, W) numbers, and dozens of small ones over
-the norms; here it is one each. `kernels.Exponential` has the plain form.
+the norms; here it is one each. `kernels.Exponential` and `kernels.HyperbolicSine` have the plain forms; differences of
+exponentials cost the latter's digits here where alpha is far below 1.
 """
 
 from typing import Any
@@ -26,33 +28,33 @@ def applies(projected: Tensor, squares: Tensor) -> bool:
     return channels_last_on_gpu(projected) and one_a_pixel
 
 
-def exponential_map(projected: Tensor, squares: Tensor, alpha: float | Tensor, offset: float) -> Tensor:
+def exponential_map(projected: Tensor, squares: Tensor, alpha: float | Tensor, offset: float, *, odd: bool = False) -> Tensor:
     """From <z, x> (B, p, H, W) in channels-last order and |x|^2 (B, 1, H, W); computed in fp32, differentiable once, also
-    with respect to alpha. The result is fp32."""
-    value: Tensor = _ExponentialMap.apply(projected, squares, alpha, offset)  # pyright: ignore[reportAssignmentType]
+    with respect to alpha. The result is fp32. With `odd`, that of the hyperbolic sine."""
+    value: Tensor = _ExponentialMap.apply(projected, squares, alpha, offset, odd)  # pyright: ignore[reportAssignmentType]
     return value
 
 
 class _ExponentialMap(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, u: Tensor, squares: Tensor, alpha: float | Tensor, offset: float) -> Tensor:
+    def forward(ctx: Any, u: Tensor, squares: Tensor, alpha: float | Tensor, offset: float, odd: bool) -> Tensor:
         squares, value = squares.contiguous(), torch.empty_like(u, dtype=squares.dtype)
         pixels, block = pixels_and_block(u)
         learned = isinstance(alpha, Tensor)
         channels = u.shape[1]
         with torch.cuda.device_of(u):
             _forward[(triton.cdiv(pixels, block),)](
-                u, squares, alpha, value, pixels, channels, offset, learned, block, triton.next_power_of_2(channels)
+                u, squares, alpha, value, pixels, channels, offset, learned, odd, block, triton.next_power_of_2(channels)
             )
         ctx.save_for_backward(u, squares, value, *([alpha] if learned else []))
-        ctx.alpha, ctx.offset = None if learned else alpha, offset
+        ctx.alpha, ctx.offset, ctx.odd = None if learned else alpha, offset, odd
         return value
 
     @staticmethod
     @once_differentiable
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, *gradients: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor | None, None]:
+    ) -> tuple[Tensor, Tensor, Tensor | None, None, None]:
         u, squares, value, *learned = ctx.saved_tensors
         gradient = gradients[0].contiguous(memory_format=torch.channels_last)
         of_u, of_squares = torch.empty_like(u), torch.empty_like(squares)
@@ -62,9 +64,9 @@ class _ExponentialMap(torch.autograd.Function):
         with torch.cuda.device_of(u):
             _backward[(triton.cdiv(pixels, block),)](
                 *(gradient, u, squares, alpha, value, of_u, of_squares, of_alpha),
-                *(pixels, channels, ctx.offset, bool(learned), block, triton.next_power_of_2(channels)),
+                *(pixels, channels, ctx.offset, bool(learned), ctx.odd, block, triton.next_power_of_2(channels)),
             )
-        return of_u, of_squares, of_alpha.sum().to(learned[0].dtype).view_as(learned[0]) if learned else None, None
+        return of_u, of_squares, of_alpha.sum().to(learned[0].dtype).view_as(learned[0]) if learned else None, None, None
 
 
 if triton is not None:
@@ -79,6 +81,7 @@ if triton is not None:
         channels,  # noqa: ANN001
         offset,  # noqa: ANN001
         LEARNED: tl.constexpr,
+        ODD: tl.constexpr,
         BLOCK_P: tl.constexpr,
         BLOCK_C: tl.constexpr,
     ):
@@ -95,7 +98,12 @@ if triton is not None:
         shift = tl.where(present, tl.log(length) - a, float("-inf"))
         x = tl.load(u + place, mask=there, other=0.0).to(tl.float32)
         x = tl.where(x > divisor, divisor, x)  # NaN stays
-        result = tl.exp(scale * x + shift[:, None])
+        if ODD:
+            x = tl.where(x < -divisor, -divisor, x)
+            difference = tl.exp(scale * x - a) - tl.exp(-scale * x - a)
+            result = norm[:, None] / (1 - tl.exp(-2.0 * a)) * difference
+        else:
+            result = tl.exp(scale * x + shift[:, None])
         tl.store(value + place, result, mask=there)
 
     @triton.jit
@@ -112,6 +120,7 @@ if triton is not None:
         channels,  # noqa: ANN001
         offset,  # noqa: ANN001
         LEARNED: tl.constexpr,
+        ODD: tl.constexpr,
         BLOCK_P: tl.constexpr,
         BLOCK_C: tl.constexpr,
     ):
@@ -127,11 +136,23 @@ if triton is not None:
         x = tl.load(u + place, mask=there, other=0.0).to(tl.float32)
         x = tl.where(x > divisor[:, None], divisor[:, None], x)
         weighted = tl.load(gradient + place, mask=there, other=0.0).to(tl.float32)
-        weighted *= tl.load(value + place, mask=there, other=0.0)
         scale = tl.where(present, a / divisor, 0.0)
+        if ODD:
+            # sinh and cosh over sinh(alpha): the latter takes the place of the former in a derivative by its argument
+            x = tl.where(x < -divisor[:, None], -divisor[:, None], x)
+            rising, falling = tl.exp(scale[:, None] * x - a), tl.exp(-scale[:, None] * x - a)
+            faded = tl.exp(-2.0 * a)
+            size = (norm / (1 - faded))[:, None]
+            total = tl.sum(weighted * (size * (rising - falling)), axis=1)
+            weighted *= size * (rising + falling)
+            by_alpha = total * ((1 + faded) / (1 - faded))  # coth(alpha)
+        else:
+            weighted *= tl.load(value + place, mask=there, other=0.0)
+            total = tl.sum(weighted, axis=1)
+            by_alpha = total
         tl.store(of_u + place, (weighted * scale[:, None]).to(of_u.dtype.element_ty), mask=there)
-        total, inner = tl.sum(weighted, axis=1), tl.sum(weighted * x, axis=1)
+        inner = tl.sum(weighted * x, axis=1)
         slope = (total / length - a * inner / (divisor * divisor)) / (2 * length)
         tl.store(of_squares + pixel, tl.where(present, slope, 0.0), mask=pixel < pixels)
         if LEARNED:
-            tl.store(of_alpha + pixel, tl.where(present, inner / divisor - total, 0.0), mask=pixel < pixels)
+            tl.store(of_alpha + pixel, tl.where(present, inner / divisor - by_alpha, 0.0), mask=pixel < pixels)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from sckn.classifier import ImageClassifier
-from sckn.kernels import Exponential
+from sckn.kernels import WithAlpha
 from sckn.layer import KernelLayer, evaluating
 
 __all__ = ["StrongestPatches", "strongest_patches"]
@@ -92,8 +92,8 @@ def _spread(total: int, wanted: int) -> list[int]:
 def _similarity(layer: KernelLayer, chosen: list[int]) -> KernelLayer:
     """A layer of these filters alone that, called with the identity for its root, gives |x| kappa(z'x / |x|) at each pixel."""
     kernel = layer.config.kernel
-    if isinstance(kernel, Exponential) and layer.log_alpha is not None:
-        kernel = Exponential(float(layer.log_alpha.exp()))
+    if isinstance(kernel, WithAlpha) and layer.log_alpha is not None:
+        kernel = replace(kernel, alpha=float(layer.log_alpha.exp()), learnable=False)
     config = replace(layer.config, filters=len(chosen), subsampling=1.0, kernel=kernel, inverse_root="eigh")
     alone = KernelLayer(layer.in_channels, config).to(layer.filters.device)
     alone.filters.data = layer.filters.detach()[chosen].float()
