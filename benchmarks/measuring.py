@@ -14,13 +14,15 @@ from typing import Any
 
 import torch
 
+from sckn.precision import Precision
 from sckn.results import code_version, machine, read_result, write_result
 
-__all__ = ["DEVICE", "RESULTS", "Report", "in_turns", "merged", "table"]
+__all__ = ["DEVICE", "NAMES", "RESULTS", "Report", "in_turns", "merged", "table"]
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 RESULTS: Path | None = Path("results")
 NAME = "speed"
+NAMES: dict[Precision, str] = {"highest": "fp32", "high": "TF32", "medium": "bf16"}
 
 Row = dict[str, Any]
 
@@ -97,8 +99,10 @@ def merged(before: list[Row], new: list[Row]) -> list[Row]:
 
 
 def _identity(row: Row) -> str:
+    """Part, settings and machine; rows from before all of them told their precision are those of fp32."""
+    settings = {"precision": "fp32", **row["settings"]}
     where = {name: row["machine"][name] for name in ("accelerator", "processor", "cores")}
-    return json.dumps([row["part"], row["settings"], where], sort_keys=True)
+    return json.dumps([row["part"], settings, where], sort_keys=True)
 
 
 def table(rows: list[Row]) -> str:

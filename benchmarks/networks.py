@@ -22,10 +22,14 @@ PAPER = Experiment.from_toml(EXPERIMENTS / "cifar10-128.toml")
 CLASSES, SIDE = 10, 32
 
 
-def paper_network(filters: int, inverse_root: InverseRoot | None = None, layers: int = 9) -> NetworkConfig:
-    """The first layers of the paper's network for CIFAR-10, with another number of filters, and like the plain network without
-    dropout."""
-    changes: dict[str, Any] = {"filters": filters, "dropout": 0.0}
+def paper_network(
+    filters: int, inverse_root: InverseRoot | None = None, layers: int = 9, *, dropout: bool = False
+) -> NetworkConfig:
+    """The first layers of the paper's network for CIFAR-10, with another number of filters; like the plain network without the
+    dropout of the experiment, unless that is wanted."""
+    changes: dict[str, Any] = {"filters": filters}
+    if not dropout:
+        changes["dropout"] = 0.0
     if inverse_root is not None:
         changes["inverse_root"] = inverse_root
     return NetworkConfig(3, tuple(replace(layer, **changes) for layer in PAPER.network.layers[:layers]))

@@ -1,7 +1,9 @@
 """The convolutional kernel network: layers stacked, section 2 of the paper."""
 
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from typing import Any, Self
 
 import torch
@@ -95,13 +97,26 @@ class CKN(nn.Module):
         """The layers, first to last."""
         return list(self.layers)  # pyright: ignore[reportReturnType]
 
-    def forward(self, images: Tensor) -> Tensor:
-        """The last map, (B, p, h, w), of images (B, c, H, W)."""
+    def forward(self, images: Tensor, roots: list[Tensor] | None = None, directions: list[Tensor] | None = None) -> Tensor:
+        """The last map, (B, p, h, w), of images (B, c, H, W); `roots` are B and `directions` Z of each layer, where they are
+        known (`prepared`)."""
         maps = channels_last(images) if images.dim() == 4 else images
-        directions = [layer.directions() for layer in self.kernel_layers]
-        for layer, root, Z in zip(self.kernel_layers, self.inverse_roots(directions), directions, strict=True):
+        directions = [layer.directions() for layer in self.kernel_layers] if directions is None else directions
+        roots = self.inverse_roots(directions) if roots is None else roots
+        for layer, root, Z in zip(self.kernel_layers, roots, directions, strict=True):
             maps = layer(maps, root, Z)
         return maps.to(torch.promote_types(maps.dtype, images.dtype))
+
+    @torch.no_grad()
+    def prepared(self) -> Callable[[Tensor], Tensor]:
+        """The network as a function of images alone, for many batches: B and Z of the parameters as they are now are found
+        once, and no gradient reaches the parameters through them.
+
+        A network in eval mode knows its B, too, but compares its parameters at every call, for which the program waits on a
+        GPU. Whoever changes a parameter needs a new function.
+        """
+        directions = [layer.directions() for layer in self.kernel_layers]
+        return partial(self, roots=self.inverse_roots(directions), directions=directions)
 
     def root_iterations(self) -> int:
         """Iterations that the inverse roots by matrix products need for the present filters; 0 if no layer uses them."""

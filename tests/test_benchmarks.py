@@ -40,7 +40,8 @@ FOREIGN = {
     ("script", "options", "parts"),
     [
         ("speed", [], {"step", "encoding", "epoch", "roots"}),
-        ("costs", [], {"floors", "rates"}),
+        ("costs", ["--precisions", "highest", "medium"], {"floors", "rates"}),
+        ("where_time_goes", [], {"profile"}),
         ("kmeans", [], {"kmeans"}),
         ("linear", ["--exponents", "0"], {"linear"}),
         ("whitening", [], {"whitening"}),
@@ -94,6 +95,95 @@ def test_rows_of_other_parts_settings_and_machines_stay(benchmarks: Any) -> None
     updated = {**FOREIGN, "machine": {**FOREIGN["machine"], "python": "4.0"}}
     assert merged([FOREIGN, *others], [updated]).count(updated) == 1
     assert len(merged([FOREIGN, *others], [updated])) == 5
+
+
+def test_rows_without_a_precision_are_those_of_fp32(benchmarks: Any) -> None:
+    merged = benchmarks("measuring").merged
+    settings = {name: value for name, value in FOREIGN["settings"].items() if name != "precision"}
+    old = {**FOREIGN, "settings": settings}
+    assert merged([old], [FOREIGN]) == [FOREIGN]
+    rounded = {**FOREIGN, "settings": {**settings, "precision": "bf16"}}
+    assert len(merged([old], [rounded])) == 2
+
+
+@pytest.mark.parametrize(
+    ("kernel", "group"),
+    [
+        ("sm90_xmma_dgrad_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nhwc_tilesize64x128x32", "convolutions"),
+        ("void cutlass__5x_cudnn::Kernel<cutlass_tensorop_s1688fprop_optimized_tf32_128x128_16x4_nhwc>", "convolutions"),
+        ("void wgrad2d_grouped_direct_kernel<float>", "convolutions"),
+        ("void cutlass_cudnn::Kernel<ImplicitGemmConvolution>", "convolutions"),
+        ("sm90_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x128x32", "products"),
+        ("void cutlass::Kernel2<cutlass_80_tensorop_s1688gemm_128x128_16x5_nn_align4>", "products"),
+        ("nvjet_tst_128x256_64x4_1x2_h_bz_coopA_NNT", "products"),
+        ("void syevj_parallel_order_set_kernel<float>", "p_x_p"),
+        ("void cusolver_rotate_columns<float>", "p_x_p"),
+        ("_product", "p_x_p"),
+        ("_combine", "p_x_p"),
+        ("_join", "p_x_p"),
+        ("_pool", "pooling"),
+        ("void at::native::(anonymous namespace)::adaptive_average_pool_nhwc<int, float>", "pooling"),
+        ("_forward", "norms_exponentials"),
+        ("_backward", "norms_exponentials"),
+        ("_unit_backward", "norms_exponentials"),
+        ("_times", "norms_exponentials"),
+        ("void at::native::(anonymous namespace)::avg_pool2d_out_cuda_frame_nhwc<float>", "norms_exponentials"),
+        ("void at::native::vectorized_elementwise_kernel<4, at::native::exp_kernel_cuda>", "elementwise"),
+        ("void at::native::reduce_kernel<512, 1, at::native::sum_functor>", "elementwise"),
+        ("Memcpy DtoD (Device -> Device)", "elementwise"),
+    ],
+)
+def test_kernels_are_grouped_by_their_names(kernel: str, group: str, benchmarks: Any) -> None:
+    assert benchmarks("where_time_goes").group_of_kernel(kernel) == group
+
+
+@pytest.mark.parametrize(
+    ("operator", "group"),
+    [
+        ("aten::mkldnn_convolution", "convolutions"),
+        ("aten::convolution_backward", "convolutions"),
+        ("aten::bmm", "products"),
+        ("aten::baddbmm_", "products"),
+        ("aten::_linalg_eigh", "p_x_p"),
+        ("aten::linalg_vector_norm", "norms_exponentials"),
+        ("aten::exp_", "norms_exponentials"),
+        ("aten::_adaptive_avg_pool2d_backward", "pooling"),
+        ("aten::mul", "elementwise"),
+        ("aten::expand", "elementwise"),
+    ],
+)
+def test_operators_are_grouped_by_their_names(operator: str, group: str, benchmarks: Any) -> None:
+    assert benchmarks("where_time_goes").group_of_operator(operator) == group
+
+
+def test_kernels_are_read_from_a_trace(benchmarks: Any, tmp_path: Path) -> None:
+    events = [
+        {"ph": "X", "cat": "kernel", "name": "_product", "dur": 3.5},
+        {"ph": "X", "cat": "gpu_memcpy", "name": "Memcpy DtoD (Device -> Device)", "dur": 1.0},
+        {"ph": "X", "cat": "gpu_memset", "name": "Memset (Device)", "dur": 0.5},
+        {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "dur": 7.0},
+        {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "dur": 9.0},
+        {"ph": "X", "cat": "overhead", "name": "Activity Buffer Request", "dur": 100.0},
+        {"ph": "M", "name": "process_name"},
+    ]
+    trace = tmp_path / "trace.json"
+    trace.write_text(json.dumps({"traceEvents": events}))
+    found = list(benchmarks("where_time_goes").kernels_in(trace))
+    assert found == [("p_x_p", 0.0035, 1), ("elementwise", 0.001, 1), ("elementwise", 0.0005, 1)]
+
+
+def test_a_straightforward_program_has_no_kernels_of_our_own_and_no_graphs(benchmarks: Any) -> None:
+    from sckn.fused import exponential, pooling, products, rows, split_products, squares
+    from sckn.training.batch_step import BatchStep
+
+    modules = (exponential, pooling, products, rows, split_products, squares)
+    before = [module.applies for module in modules]
+    recordable = BatchStep._recordable
+    with benchmarks("where_time_goes").straightforward():
+        assert not any(module.applies() for module in modules)  # pyright: ignore[reportCallIssue]
+        assert not BatchStep._recordable(None)  # pyright: ignore[reportArgumentType]
+    assert [module.applies for module in modules] == before
+    assert BatchStep._recordable is recordable
 
 
 def test_work_takes_turns(benchmarks: Any) -> None:

@@ -189,6 +189,35 @@ def test_images_are_encoded_in_pieces(chunk: int, monkeypatch: pytest.MonkeyPatc
     assert not found.requires_grad
 
 
+def test_filters_are_compared_once_for_all_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU the program would wait for each comparison."""
+    net = network()
+    given, compared, equal = samples(net), [], torch.equal
+    features_of(net, given)  # roots are known now
+
+    def counted(a: Tensor, b: Tensor) -> bool:
+        compared.append(a)
+        return equal(a, b)
+
+    monkeypatch.setattr(torch, "equal", counted)
+    for chunk in (30, 1):
+        monkeypatch.setattr(linear_step, "ENCODED", chunk)
+        compared.clear()
+        features_of(net, given)
+        assert len(compared) == len(net.kernel_layers)
+
+
+def test_filters_that_changed_are_seen_by_the_next_pass() -> None:
+    net = network()
+    given = samples(net)
+    first = features_of(net, given)
+    with torch.no_grad():
+        net.kernel_layers[1].filters[0] += 1.0
+    second = features_of(net, given)
+    assert not torch.equal(first, second)
+    np.testing.assert_allclose(second.numpy(), features(net, given), rtol=1e-12)
+
+
 @pytest.mark.parametrize("training", [True, False])
 def test_the_mode_of_the_network_stays(training: bool) -> None:
     net = network().train(training)

@@ -167,6 +167,59 @@ def test_only_changed_layers_are_computed_again_while_encoding(roots: RecordedRo
     assert len(roots.shapes) == computed + 1 + computed
 
 
+def count_comparisons(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
+    """One entry for each torch.equal from now on."""
+    compared, equal = [], torch.equal
+
+    def counted(a: Tensor, b: Tensor) -> bool:
+        compared.append(a)
+        return equal(a, b)
+
+    monkeypatch.setattr(torch, "equal", counted)
+    return compared
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_prepared_network_gives_the_same_maps_without_looking_at_its_parameters(
+    training: bool, roots: RecordedRoots, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = CKN(mixed_network()).train(training)
+    batches = torch.randn(3, 2, 2, 9, 8)
+    with torch.no_grad():
+        expected = [network(images) for images in batches]
+        encode = network.prepared()
+        found_before = len(roots.shapes)
+        compared = count_comparisons(monkeypatch)
+        maps = [encode(images) for images in batches]
+    assert compared == []
+    assert len(roots.shapes) == found_before
+    for each, wanted in zip(maps, expected, strict=True):
+        torch.testing.assert_close(each, wanted, rtol=0, atol=0)
+
+
+def test_a_network_prepared_again_has_its_new_filters() -> None:
+    network = CKN(mixed_network()).eval()
+    images = torch.randn(2, 2, 9, 8)
+    with torch.no_grad():
+        before = network.prepared()(images)
+        network.kernel_layers[3].filters[0] += 1.0
+        after = network.prepared()(images)
+        assert torch.equal(after, network(images))
+        network.kernel_layers[0].filters.data[1] += 1.0  # unseen by PyTorch's counters
+        assert torch.equal(network.prepared()(images), network(images))
+    assert not torch.equal(before, after)
+
+
+def test_gradients_of_images_pass_a_prepared_network() -> None:
+    network = CKN(mixed_network()).eval()
+    images = torch.randn(2, 2, 9, 8, requires_grad=True)
+    encode = network.prepared()
+    for _ in range(2):  # nothing of the first is needed for the second
+        (found,) = torch.autograd.grad(encode(images).sum(), images)
+        (wanted,) = torch.autograd.grad(network(images).sum(), images)
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+
+
 def test_training_changes_what_is_encoded_afterwards() -> None:
     network = CKN(mixed_network())
     images = torch.randn(2, 2, 9, 8)

@@ -140,9 +140,10 @@ def _nothing(weights: Tensor) -> Fit:
 def feature_batches(network: CKN, samples: Samples, scale: float) -> Iterator[tuple[Tensor, Tensor]]:
     """What the linear model sees, (n, p h w), or (n h w, p) where it acts on pixels, and its targets, batch by batch.
 
-    There is always one, if only an empty one, so that all processes know the sizes.
+    There is always one, if only an empty one, so that all processes know the sizes. The parameters may not change meanwhile.
     """
     with torch.no_grad(), evaluating(network):
+        encode = network.prepared()
         for images, targets in zip(samples.images.split(ENCODED), samples.targets.split(ENCODED), strict=True):
-            features = feature_rows(network(images), samples.per_pixel)
+            features = feature_rows(encode(images), samples.per_pixel)
             yield features.mul_(scale) if scale != 1 else features, feature_rows(targets, samples.per_pixel)
