@@ -43,7 +43,9 @@ __all__ = [
     "inverse_square_root",
     "iterations_in_graphs",
     "iterations_needed",
+    "lyapunov",
     "moving_frame",
+    "newton_schulz",
 ]
 
 InverseRoot = Literal["eigh", "newton_schulz", "moving_frame"]
