@@ -8,8 +8,7 @@ Exactly, with K = V diag(s^2) V' and G the symmetrised gradient for A,
 finite also where eigenvalues coincide, which automatic differentiation of an eigendecomposition is not.
 Equivalently dL/dK = -X where S X + X S = A G A and S = K^(1/2), which needs matrix products alone.
 
-Any B with B B' = K^-1 gives the same kernel as A: the maps B' kappa(.) and A kappa(.) differ by a rotation. `moving_frame`
-follows K from one training step to the next by such a B.
+Any B with B B' = K^-1 gives the same kernel as A: `sckn.moving_frame` follows K from one training step to the next by such a B.
 
 While a CUDA graph is captured no value may be read and none decides what is done next: both iterations then have a
 fixed length, and what cannot be found so is NaN rather than an error. (That a matrix is singular but for rounding is not seen.)
@@ -44,7 +43,6 @@ __all__ = [
     "iterations_in_graphs",
     "iterations_needed",
     "lyapunov",
-    "moving_frame",
     "newton_schulz",
 ]
 
@@ -83,14 +81,6 @@ ROOM = 16
 
 # Below this residual the iteration is in its quadratic end: a rise from there on is rounding.
 NEAR = 0.1
-
-# A frame that fits its matrix worse than this, |B'KB - I| in the spectral norm, starts afresh: a turn that what comes after
-# the layer has to learn, so the bound is wide. From 1 on, Newton-Schulz steps from I need not converge.
-AFRESH = 0.9
-
-# At least this many of those steps, and as many in a CUDA graph. Three leave |B'KB - I|^8 of the distance and ^7 in the
-# gradient.
-FRAME_STEPS = 3
 
 
 def capturing(tensor: Tensor) -> bool:
@@ -406,58 +396,6 @@ def iterations_needed(gram: Tensor) -> int:
         return _newton_schulz(gram)[1]
 
 
-def moving_frame(gram: Tensor, frame: Tensor) -> Tensor:
-    """B with B B' = K^-1 for positive definite K (..., p, p), the one nearest to the last: frame (frame' K frame)^(-1/2).
-
-    The last frame counts as a constant. Where it does not fit K well it is replaced by K^(-1/2), so that for the identity
-    as frame the result is K^(-1/2). While a CUDA graph is captured that cannot be checked: the frame has to be near.
-    """
-    frame = frame.detach().to(gram.dtype, copy=True)  # the caller may overwrite his own before the backward pass
-    deviation = _deviation(gram, frame)
-    steps = FRAME_STEPS
-    if not capturing(gram):
-        distance = _distance(deviation)  # (...)
-        farthest = float(distance.max())
-        if not farthest < AFRESH:
-            far = ~(distance < AFRESH)  # also where it is NaN
-            with full_precision(gram.device):
-                frame[far] = newton_schulz(gram.detach()[far])[1]
-            deviation = _deviation(gram, frame)
-            farthest = float(_distance(deviation).max())
-            if not farthest < AFRESH:
-                raise ValueError(SINGULAR)
-        steps = _steps_from(farthest, torch.finfo(gram.dtype).eps)
-    # Newton and Schulz from I, for (I - E)^(-1/2), in terms of E: what is left of it is known to its last digit
-    E = deviation
-    root = identity_like(E) + E / 2
-    for _ in range(steps - 1):
-        square = full_precision_product(E, E)
-        E = (3 * square + full_precision_product(square, E)) / 4
-        root = root + full_precision_product(root, E) / 2
-    return full_precision_product(frame, root)
-
-
-def _deviation(gram: Tensor, frame: Tensor) -> Tensor:
-    """I - B'KB."""
-    return identity_like(gram) - _symmetric(full_precision_product(frame.mT, full_precision_product(gram, frame)))
-
-
-def _distance(deviation: Tensor) -> Tensor:
-    """The spectral norm of E, (...), from above: the sum of eighth powers of its eigenvalues, to the power 1/8."""
-    with torch.no_grad(), full_precision(deviation.device):
-        square = deviation @ deviation
-        return torch.linalg.matrix_norm(square @ square) ** 0.25
-
-
-def _steps_from(distance: float, rounding: float) -> int:
-    """Steps after which the rest, and its derivative, which is larger by 1 / distance, are rounding errors."""
-    steps, rest = 0, distance
-    while steps < FRAME_STEPS or rest > rounding * distance:
-        rest = rest**2 * (3 + rest) / 4
-        steps += 1
-    return steps
-
-
 # Made so far: a dozen small launches less at each step. They stay, because a CUDA graph may know their addresses.
 _identities: dict[tuple[object, ...], Tensor] = {}
 
@@ -472,26 +410,3 @@ def identity_like(matrix: Tensor) -> Tensor:
         if not capturing(matrix):  # a graph may use its memory for other things
             _identities[key] = identity
     return identity
-
-
-def full_precision_product(a: Tensor, b: Tensor) -> Tensor:
-    """a b for p x p matrices, with neither autocast nor TF32 in the forward or the backward pass."""
-    product: Tensor = _Product.apply(a, b)  # pyright: ignore[reportAssignmentType]
-    return product
-
-
-class _Product(torch.autograd.Function):
-    """a b, also in the backward pass in full precision, which runs when `full_precision` around the forward one has ended."""
-
-    @staticmethod
-    def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
-        ctx.save_for_backward(a, b)
-        with full_precision(a.device):
-            return a @ b
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        a, b = ctx.saved_tensors
-        for_a, for_b = ctx.needs_input_grad
-        G = gradients[0]
-        return full_precision_product(G, b.mT) if for_a else None, full_precision_product(a.mT, G) if for_b else None

@@ -9,8 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sckn.inverse_root import Gradient, InverseRoot, capturing, inverse_square_root, moving_frame
+from sckn.inverse_root import Gradient, InverseRoot, capturing, inverse_square_root
 from sckn.kernels import Exponential, Kernel, WithAlpha
+from sckn.moving_frame import moving_frame
 from sckn.nystrom import filter_gram, unit_rows
 from sckn.patches import check_patches_fit, maps_and_margin, patch_squares
 from sckn.pooling import PAPER_WIDTH, gaussian_pool, pooled_size

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from sckn import kernels
-from sckn.inverse_root import inverse_square_root, iterations_needed, moving_frame
+from sckn.inverse_root import inverse_square_root, iterations_needed
 from sckn.layer import KernelLayer, LayerConfig
+from sckn.moving_frame import moving_frame
 from sckn.nystrom import filter_grams
 from sckn.patches import channels_last
 from sckn.settings import check_names, whole_number

@@ -30,7 +30,7 @@ LAYERS = (
     ("superres.assembly", "superres.photos", "superres.tiles"),
     ("kernels", "pooling", "patches", "images", "data", "training.orthogonal"),
     ("inverse_root", "kmeans", "results", "preparation", "tables", "training.sphere"),
-    ("nystrom", "features", "losses"),
+    ("nystrom", "features", "losses", "moving_frame"),
     ("lbfgs", "miso"),
     ("linear",),
     ("layer",),

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sckn import checkpoint
-from sckn.inverse_root import inverse_square_root, moving_frame
+from sckn.inverse_root import inverse_square_root
 from sckn.kernels import ArcCosine, Exponential
 from sckn.layer import KernelLayer, LayerConfig
+from sckn.moving_frame import moving_frame
 from sckn.network import CKN, NetworkConfig
 
 LEARNED = Exponential(3.0, learnable=True)
@@ -482,7 +483,7 @@ class NoReads(TorchDispatchMode):
 
 @pytest.fixture
 def as_if_captured(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("inverse_root", "layer"):
+    for module in ("inverse_root", "moving_frame", "layer"):
         monkeypatch.setattr(f"sckn.{module}.capturing", lambda tensor: True)
 
 
