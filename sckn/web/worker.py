@@ -15,6 +15,8 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
+from tqdm import tqdm
+
 from sckn.web.limits import RefusalError
 from sckn.web.tasks import use_threads
 
@@ -113,6 +115,7 @@ def _work(connection: Connection, threads: int) -> None:
     """The life of the process; it ends with the server's, whose end of the connection is then closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which then kills
     use_threads(threads)
+    tqdm.set_lock(threading.RLock())  # its own one would be a semaphore, which a killed process leaves behind
 
     def report(done: int, total: int) -> None:
         connection.send(("report", (done, total)))
