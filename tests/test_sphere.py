@@ -166,10 +166,11 @@ def test_orthogonal_steps_follow_weak_directions_as_fast_as_strong_ones() -> Non
 @pytest.mark.parametrize("width", [1, 64])
 def test_orthogonal_steps_on_a_gpu(width: int) -> None:
     """By kernels, against float64 on a CPU, for layers of one shape and steps enough for momentum to matter."""
+    # the first gradients must not be the filters themselves, whose tangent part is nothing but rounding
     starts, lr = [torch.randn(32, width, 3, 3) for _ in range(3)], torch.tensor(0.05)
     runs = []
     for device, dtype in (("cpu", FLOAT64), ("cuda", torch.float32)):
-        torch.manual_seed(0)
+        torch.manual_seed(1)
         layers = [torch.nn.Parameter(start.to(device, dtype)) for start in starts]
         groups = [{"params": [layer]} for layer in layers]
         optimizer = SphereSGD(groups, lr=lr.to(device), momentum=0.9, clip=0.5, orthogonal=True)
