@@ -2,7 +2,8 @@
 
 A kernel here is a value: a small frozen dataclass that is called on a tensor of cosines u = <y, y'> in [-1, 1].
 All satisfy kappa(1) = 1 and have non-negative Taylor coefficients, so all are positive definite on the sphere.
-The homogeneous kernel between patches, K(x, x') = |x| |x'| kappa(<x, x'> / |x| |x'|), is `homogeneous`.
+The homogeneous kernel between patches, K(x, x') = |x| |x'| kappa(<x, x'> / |x| |x'|), is `homogeneous`; of a kernel with a
+gain it is that times gain^2.
 """
 
 import math
@@ -19,8 +20,8 @@ from sckn.settings import check_names, real_number, true_or_false, whole_number
 
 __all__ = [
     "ArcCosine",
+    "CentredExponential",
     "Exponential",
-    "HyperbolicSine",
     "Kernel",
     "Linear",
     "Polynomial",
@@ -49,23 +50,27 @@ class Kernel(ABC):
     def derivative(self, u: Tensor) -> Tensor:
         """kappa'(u)."""
 
+    def gain(self) -> float | Tensor:
+        """By which feature maps of this kernel are multiplied: 1, unless they would otherwise shrink from layer to layer."""
+        return 1.0
+
     def scaled(self, projected: Tensor, squares: Tensor, offset: float, *, overwrite: bool = False) -> Tensor:
-        """|x| kappa(<z, x> / (|x| + offset)) from <z, x> and |x|^2 of shapes that broadcast; 0 where x is 0.
+        """gain |x| kappa(<z, x> / (|x| + offset)) from <z, x> and |x|^2 of shapes that broadcast; 0 where x is 0.
 
         With `overwrite` the result may take the place of <z, x>, where nothing is to be differentiated.
         """
         norms = root(squares)
-        return norms * self(projected / torch.where(norms == 0, 1, norms + offset))
+        return self.gain() * norms * self(projected / torch.where(norms == 0, 1, norms + offset))
 
 
 @dataclass(frozen=True)
 class WithAlpha(Kernel):
-    """kappa(u) = f(alpha u) / f(alpha) with f the exponential or its odd part.
+    """kappa(u) = f(alpha u) / f(alpha) with f the exponential, or the exponential less 1.
 
     With `learnable`, the layer that uses this kernel learns log(alpha), so that alpha stays positive, starting here.
     """
 
-    _odd: ClassVar[bool] = False
+    _centred: ClassVar[bool] = False
 
     alpha: float | Tensor = 4.0
     learnable: bool = False
@@ -82,7 +87,7 @@ class WithAlpha(Kernel):
         which a patch without length would have a large one, whose exponential is infinite.
         """
         if exponential.applies(projected, squares):
-            return exponential.exponential_map(projected, squares, self.alpha, offset, odd=self._odd)
+            return exponential.exponential_map(projected, squares, self.alpha, offset, centred=self._centred)
         if overwrite and projected.device.type == "cpu" and projected.dtype == squares.dtype and not torch.is_grad_enabled():
             norms = squares.sqrt()
             scale = (self.alpha / (norms + offset)).masked_fill_(norms == 0, 0)
@@ -99,7 +104,7 @@ class WithAlpha(Kernel):
 
     @abstractmethod
     def _log_at_end(self) -> float | Tensor:
-        """log f(alpha)."""
+        """log(f(alpha) / gain)."""
 
     @staticmethod
     @abstractmethod
@@ -182,50 +187,37 @@ def _times(weighted: Tensor, scale: Tensor, u: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class HyperbolicSine(WithAlpha):
-    """kappa(u) = sinh(alpha u) / sinh(alpha), the odd part of the exponential kernel.
+class CentredExponential(WithAlpha):
+    """kappa(u) = (exp(alpha u) - 1) / (exp(alpha) - 1), the exponential kernel without its constant part.
 
-    kappa(-u) = -kappa(u), and a network of such layers is odd, too: of -x it makes minus what it makes of x. The constant part
-    of the exponential kernel, which all patches have in common and which hides in deep layers what they differ in, is gone.
+    That part is what all patches have in common; in deep layers it hides what they differ in, the more so the larger alpha is.
+    Without it, features of patches that are like no filter are small where alpha is large, and those of a deep network would
+    vanish: they are multiplied by the gain 1 / kappa'(0), so that a layer leaves small cosines about as they are.
 
     With `learnable`, the layer that uses this kernel learns log(alpha), so that alpha stays positive, starting here.
     """
 
-    _odd: ClassVar[bool] = True
+    _centred: ClassVar[bool] = True
 
     def __call__(self, u: Tensor) -> Tensor:
-        sign = torch.where(u < 0, -1, 1).to(u.dtype)  # and not that of torch, whose 0 at 0 is no derivative
-        size = sign * u
-        # no exponential is of more than about 0, and there is no difference of two that would lose digits for a small alpha
-        return sign * torch.exp(self.alpha * (size - 1)) * torch.expm1(-2 * self.alpha * size) / _expm1(-2 * self.alpha)
+        return torch.expm1(self.alpha * u) / _expm1(self.alpha)
 
     def derivative(self, u: Tensor) -> Tensor:
-        size = u.abs()
-        both = torch.exp(self.alpha * (size - 1)) * (1 + torch.exp(-2 * self.alpha * size))
-        return -self.alpha * both / _expm1(-2 * self.alpha)
+        return self.alpha * torch.exp(self.alpha * u) / _expm1(self.alpha)
+
+    def gain(self) -> float | Tensor:
+        return _expm1(self.alpha) / self.alpha
 
     def _log_at_end(self) -> float | Tensor:
-        below = -_expm1(-2 * self.alpha)  # 2 sinh(alpha) exp(-alpha)
-        return self.alpha + (below.log() if isinstance(below, Tensor) else math.log(below))
+        return self.alpha.log() if isinstance(self.alpha, Tensor) else math.log(self.alpha)
 
     @staticmethod
     def _of_line_(line: Tensor, shift: Tensor, largest: float | Tensor) -> Tensor:
-        """With f = 2 sinh."""
-        if isinstance(largest, Tensor) and largest.device.type == "cpu":
-            largest = float(largest.detach())  # several times as fast
-        line.clamp_(-largest, largest)  # pyright: ignore[reportArgumentType, reportCallIssue]
-        if isinstance(largest, float) and largest <= LARGEST_SINH:
-            return line.sinh_().mul_(2 * shift.exp())
-        other = torch.sub(shift, line).exp_()
-        return line.add_(shift).exp_().sub_(other)
+        return line.clamp_max_(largest).expm1_().mul_(shift.exp())
 
     def _of_line(self, u: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-        value: Tensor = _SinhOfLine.apply(u, scale, shift, self.alpha)  # pyright: ignore[reportAssignmentType]
+        value: Tensor = _Expm1OfLine.apply(u, scale, shift, self.alpha)  # pyright: ignore[reportAssignmentType]
         return value
-
-
-# Up to here, neither sinh in fp32 nor its inverse is near the end of the range of such numbers.
-LARGEST_SINH = 40.0
 
 
 def _expm1(number: float | Tensor) -> Any:
@@ -233,12 +225,12 @@ def _expm1(number: float | Tensor) -> Any:
     return number.expm1() if isinstance(number, Tensor) else math.expm1(number)
 
 
-class _SinhOfLine(torch.autograd.Function):
-    """2 sinh(scale u) exp(shift), as `_ExponentialOfLine`; scale u counts as no further from 0 than `largest`."""
+class _Expm1OfLine(torch.autograd.Function):
+    """(exp(min(scale u, largest)) - 1) exp(shift), as `_ExponentialOfLine`."""
 
     @staticmethod
     def forward(ctx: Any, u: Tensor, scale: Tensor, shift: Tensor, largest: float | Tensor) -> Tensor:
-        value = HyperbolicSine._of_line_(u * scale, shift, largest)
+        value = CentredExponential._of_line_(u * scale, shift, largest)
         ctx.save_for_backward(u, scale, shift, value)
         ctx.largest = largest.detach() if isinstance(largest, Tensor) else largest
         return value
@@ -248,15 +240,8 @@ class _SinhOfLine(torch.autograd.Function):
         u, scale, shift, value = ctx.saved_tensors
         for_u, for_scale, for_shift, _ = ctx.needs_input_grad
         of_shift = (gradients[0] * value).sum_to_size(shift.shape) if for_shift else None
-        if torch.is_grad_enabled():  # to be differentiated again
-            line = (u * scale).clamp(-ctx.largest, ctx.largest)
-            weighted = gradients[0] * ((shift + line).exp() + (shift - line).exp())
-        else:
-            weighted = torch.hypot(value, 2 * shift.exp()).mul_(gradients[0])  # cosh^2 = sinh^2 + 1, which takes no exponential
-        of_scale = None
-        if for_scale:
-            end = ctx.largest / scale
-            of_scale = (weighted * torch.maximum(torch.minimum(u, end), -end)).sum_to_size(scale.shape)
+        weighted = (value + shift.exp()) * gradients[0]
+        of_scale = (weighted * torch.minimum(u, ctx.largest / scale)).sum_to_size(scale.shape) if for_scale else None
         return _times(weighted, scale, u) if for_u else None, of_scale, of_shift, None
 
 
@@ -325,15 +310,15 @@ def homogeneous(kernel: Kernel, x: Tensor, y: Tensor) -> Tensor:
 
 
 def from_inner_products(kernel: Kernel, inner: Tensor, x_norm: Tensor, y_norm: Tensor) -> Tensor:
-    """|x| |y| kappa(<x, y> / |x| |y|) from <x, y>, |x| and |y| of shapes that broadcast; 0 where x or y is 0."""
+    """gain^2 |x| |y| kappa(<x, y> / |x| |y|) from <x, y>, |x| and |y| of shapes that broadcast; 0 where x or y is 0."""
     norms = x_norm * y_norm
     present = norms > 0
     cosine = (inner / torch.where(present, norms, 1)).clamp(-1, 1)  # rounding may exceed Cauchy and Schwarz
-    return torch.where(present, norms * kernel(cosine), 0)
+    return torch.where(present, kernel.gain() ** 2 * norms * kernel(cosine), 0)
 
 
 _KERNELS: dict[str, type[Kernel]] = {
-    kind.__name__: kind for kind in (Exponential, HyperbolicSine, ArcCosine, Polynomial, Linear)
+    kind.__name__: kind for kind in (Exponential, CentredExponential, ArcCosine, Polynomial, Linear)
 }
 
 

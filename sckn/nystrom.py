@@ -123,12 +123,13 @@ def psi(
     inverse_root: InverseRoot = "eigh",
     gradient: Gradient = "exact",
 ) -> Tensor:
-    """psi(x) = |x| A kappa(Z'x / (|x| + offset)), equation (3): coordinates (n, p) of the projected patches (n, d)."""
+    """psi(x) = |x| A kappa(Z'x / (|x| + offset)), equation (3), times the kernel's gain: coordinates (n, p) of the projected
+    patches (n, d)."""
     Z = unit_rows(filters)
     A = inverse_square_root(filter_gram(Z, kernel, epsilon), inverse_root, gradient)
     norms = torch.linalg.vector_norm(patches, dim=1, keepdim=True)
     divisor = torch.where(norms > 0, norms + norm_offset, 1)
-    return norms * kernel(patches @ Z.T / divisor) @ A
+    return kernel.gain() * norms * kernel(patches @ Z.T / divisor) @ A
 
 
 def projection_coefficients(patches: Tensor, filters: Tensor, kernel: Kernel, *, epsilon: float = 0.0) -> Tensor:
@@ -147,12 +148,12 @@ def projection_residuals(patches: Tensor, filters: Tensor, kernel: Kernel, *, ep
     """K(x, x) - |psi(x)|^2 for each patch, (n,): what the projection loses.
 
     At epsilon = 0 it is the squared distance |phi(x) - f_x|^2; otherwise the minimum of the regularised problem of
-    `projection_coefficients`. Either way it never rises when filters are added.
+    `projection_coefficients`, times gain^2. Either way it never rises when filters are added.
     """
     Z = unit_rows(filters)
     similarity, norms = _similarity(patches, Z, kernel)
     A = inverse_square_root(filter_gram(Z, kernel, epsilon))
-    return norms.flatten().square() * (1 - (similarity @ A).square().sum(dim=1))
+    return (kernel.gain() * norms.flatten()).square() * (1 - (similarity @ A).square().sum(dim=1))
 
 
 def _similarity(patches: Tensor, Z: Tensor, kernel: Kernel) -> tuple[Tensor, Tensor]:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from sckn.export.graph import Graph, Value
-from sckn.kernels import ArcCosine, Exponential, HyperbolicSine, Kernel, Linear, Polynomial
+from sckn.kernels import ArcCosine, CentredExponential, Exponential, Kernel, Linear, Polynomial
 from sckn.layer import KernelLayer, evaluating
 from sckn.model import KernelModel
 from sckn.pooling import pooling_matrix
@@ -62,12 +62,11 @@ def _kernel_layer(graph: Graph, maps: Value, layer: KernelLayer, root: Tensor, s
 
 
 def _kappa(graph: Graph, kernel: Kernel, u: Value) -> Value:
-    """kappa(u), as the kernels of `sckn.kernels` have it."""
+    """gain kappa(u), as the kernels of `sckn.kernels` have it."""
     if isinstance(kernel, Exponential):
         return graph.node("Exp", (graph.node("Min", u, 1.0) - 1.0) * float(kernel.alpha))
-    if isinstance(kernel, HyperbolicSine):
-        u, alpha = graph.node("Clip", u, -1.0, 1.0), float(kernel.alpha)
-        return (graph.node("Exp", (u - 1.0) * alpha) - graph.node("Exp", (u + 1.0) * -alpha)) / -math.expm1(-2 * alpha)
+    if isinstance(kernel, CentredExponential):
+        return (graph.node("Exp", graph.node("Min", u, 1.0) * float(kernel.alpha)) - 1.0) / float(kernel.alpha)
     if isinstance(kernel, ArcCosine):
         u = graph.node("Clip", u, -1.0, 1.0)
         return (((1.0 - u) * (1.0 + u)).sqrt() + u * (math.pi - graph.node("Acos", u))) / math.pi

@@ -1,12 +1,11 @@
-"""The kernel map of a layer with the exponential kernel or its odd part, equation (11) before pooling, in one pass over memory.
+"""The kernel map of a layer with an exponential kernel, equation (11) before pooling, in one pass over memory.
 
     out = |x| exp(alpha (c - 1)),             c = <z, x> / (|x| + offset),   0 where x is 0,
-    out = |x| sinh(alpha c) / sinh(alpha) = |x| (exp(alpha (c - 1)) - exp(-alpha (c + 1))) / (1 - exp(-2 alpha)),
+    out = |x| (exp(alpha c) - 1) / alpha,
 
-where c, which rounding may take far beyond 1 (`kernels.WithAlpha`), counts as at most 1, in the odd part as at least -1, too.
+where c, which rounding may take far beyond 1 (`kernels.WithAlpha`), counts as at most 1.
 Plain PyTorch makes two passes forward and eight backward over a map of (B, p, H, W) numbers, and dozens of small ones over
-the norms; here it is one each. `kernels.Exponential` and `kernels.HyperbolicSine` have the plain forms; differences of
-exponentials cost the latter's digits here where alpha is far below 1.
+the norms; here it is one each. `kernels.Exponential` and `kernels.CentredExponential` have the plain forms.
 """
 
 from typing import Any
@@ -28,26 +27,28 @@ def applies(projected: Tensor, squares: Tensor) -> bool:
     return channels_last_on_gpu(projected) and one_a_pixel
 
 
-def exponential_map(projected: Tensor, squares: Tensor, alpha: float | Tensor, offset: float, *, odd: bool = False) -> Tensor:
+def exponential_map(
+    projected: Tensor, squares: Tensor, alpha: float | Tensor, offset: float, *, centred: bool = False
+) -> Tensor:
     """From <z, x> (B, p, H, W) in channels-last order and |x|^2 (B, 1, H, W); computed in fp32, differentiable once, also
-    with respect to alpha. The result is fp32. With `odd`, that of the hyperbolic sine."""
-    value: Tensor = _ExponentialMap.apply(projected, squares, alpha, offset, odd)  # pyright: ignore[reportAssignmentType]
+    with respect to alpha. The result is fp32. With `centred`, that of `kernels.CentredExponential`."""
+    value: Tensor = _ExponentialMap.apply(projected, squares, alpha, offset, centred)  # pyright: ignore[reportAssignmentType]
     return value
 
 
 class _ExponentialMap(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, u: Tensor, squares: Tensor, alpha: float | Tensor, offset: float, odd: bool) -> Tensor:
+    def forward(ctx: Any, u: Tensor, squares: Tensor, alpha: float | Tensor, offset: float, centred: bool) -> Tensor:
         squares, value = squares.contiguous(), torch.empty_like(u, dtype=squares.dtype)
         pixels, block = pixels_and_block(u)
         learned = isinstance(alpha, Tensor)
         channels = u.shape[1]
         with torch.cuda.device_of(u):
             _forward[(triton.cdiv(pixels, block),)](
-                u, squares, alpha, value, pixels, channels, offset, learned, odd, block, triton.next_power_of_2(channels)
+                u, squares, alpha, value, pixels, channels, offset, learned, centred, block, triton.next_power_of_2(channels)
             )
         ctx.save_for_backward(u, squares, value, *([alpha] if learned else []))
-        ctx.alpha, ctx.offset, ctx.odd = None if learned else alpha, offset, odd
+        ctx.alpha, ctx.offset, ctx.centred = None if learned else alpha, offset, centred
         return value
 
     @staticmethod
@@ -64,7 +65,7 @@ class _ExponentialMap(torch.autograd.Function):
         with torch.cuda.device_of(u):
             _backward[(triton.cdiv(pixels, block),)](
                 *(gradient, u, squares, alpha, value, of_u, of_squares, of_alpha),
-                *(pixels, channels, ctx.offset, bool(learned), ctx.odd, block, triton.next_power_of_2(channels)),
+                *(pixels, channels, ctx.offset, bool(learned), ctx.centred, block, triton.next_power_of_2(channels)),
             )
         return of_u, of_squares, of_alpha.sum().to(learned[0].dtype).view_as(learned[0]) if learned else None, None, None
 
@@ -81,7 +82,7 @@ if triton is not None:
         channels,  # noqa: ANN001
         offset,  # noqa: ANN001
         LEARNED: tl.constexpr,
-        ODD: tl.constexpr,
+        CENTRED: tl.constexpr,
         BLOCK_P: tl.constexpr,
         BLOCK_C: tl.constexpr,
     ):
@@ -98,12 +99,7 @@ if triton is not None:
         shift = tl.where(present, tl.log(length) - a, float("-inf"))
         x = tl.load(u + place, mask=there, other=0.0).to(tl.float32)
         x = tl.where(x > divisor, divisor, x)  # NaN stays
-        if ODD:
-            x = tl.where(x < -divisor, -divisor, x)
-            difference = tl.exp(scale * x - a) - tl.exp(-scale * x - a)
-            result = norm[:, None] / (1 - tl.exp(-2.0 * a)) * difference
-        else:
-            result = tl.exp(scale * x + shift[:, None])
+        result = (norm / a)[:, None] * (tl.exp(scale * x) - 1) if CENTRED else tl.exp(scale * x + shift[:, None])
         tl.store(value + place, result, mask=there)
 
     @triton.jit
@@ -120,7 +116,7 @@ if triton is not None:
         channels,  # noqa: ANN001
         offset,  # noqa: ANN001
         LEARNED: tl.constexpr,
-        ODD: tl.constexpr,
+        CENTRED: tl.constexpr,
         BLOCK_P: tl.constexpr,
         BLOCK_C: tl.constexpr,
     ):
@@ -137,15 +133,12 @@ if triton is not None:
         x = tl.where(x > divisor[:, None], divisor[:, None], x)
         weighted = tl.load(gradient + place, mask=there, other=0.0).to(tl.float32)
         scale = tl.where(present, a / divisor, 0.0)
-        if ODD:
-            # sinh and cosh over sinh(alpha): the latter takes the place of the former in a derivative by its argument
-            x = tl.where(x < -divisor[:, None], -divisor[:, None], x)
-            rising, falling = tl.exp(scale[:, None] * x - a), tl.exp(-scale[:, None] * x - a)
-            faded = tl.exp(-2.0 * a)
-            size = (norm / (1 - faded))[:, None]
-            total = tl.sum(weighted * (size * (rising - falling)), axis=1)
-            weighted *= size * (rising + falling)
-            by_alpha = total * ((1 + faded) / (1 - faded))  # coth(alpha)
+        if CENTRED:
+            weighted *= (norm / a)[:, None]
+            rising = tl.exp(scale[:, None] * x)
+            total = tl.sum(weighted * (rising - 1), axis=1)
+            weighted *= rising
+            by_alpha = total / a
         else:
             weighted *= tl.load(value + place, mask=there, other=0.0)
             total = tl.sum(weighted, axis=1)
