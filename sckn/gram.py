@@ -169,7 +169,7 @@ def _patch_products(layer: KernelLayer, G: Tensor) -> Tensor:
 
 
 def _pooled_kernel(layer: KernelLayer, products: Tensor, x_norm: Tensor, y_norm: Tensor) -> Tensor:
-    """G of the next layer, P K(x_z, x'_z') P' with K of equation (1): (b, H', W', H', W') -> (b, h, w, h, w)."""
+    """G of the next layer, P K(x_z, x'_z') P' with K of equation (1), times gain^2: (b, H', W', H', W') -> (b, h, w, h, w)."""
     x_norm, y_norm = x_norm[:, :, :, None, None], y_norm[:, None, None, :, :]
     K = from_inner_products(layer.kernel, products, x_norm, y_norm)
     return _on_both_sides(lambda maps: gaussian_pool(maps, layer.config.subsampling, layer.config.pooling_width), K)

@@ -71,13 +71,14 @@ class WithAlpha(Kernel):
     """
 
     _centred: ClassVar[bool] = False
+    _most: ClassVar[float] = math.inf
 
     alpha: float | Tensor = 4.0
     learnable: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.alpha, Tensor):
-            object.__setattr__(self, "alpha", real_number("alpha", self.alpha, above=0))
+            object.__setattr__(self, "alpha", real_number("alpha", self.alpha, above=0, most=self._most))
         object.__setattr__(self, "learnable", true_or_false("learnable", self.learnable))
 
     def scaled(self, projected: Tensor, squares: Tensor, offset: float, *, overwrite: bool = False) -> Tensor:
@@ -194,10 +195,13 @@ class CentredExponential(WithAlpha):
     Without it, features of patches that are like no filter are small where alpha is large, and those of a deep network would
     vanish: they are multiplied by the gain 1 / kappa'(0), so that a layer leaves small cosines about as they are.
 
+    Patches that are like a filter are lengthened, by up to the gain: (exp(alpha) - 1) / alpha.
+
     With `learnable`, the layer that uses this kernel learns log(alpha), so that alpha stays positive, starting here.
     """
 
     _centred: ClassVar[bool] = True
+    _most: ClassVar[float] = 80.0  # exp(alpha) is infinite in fp32 from 88.8 on, and there are factors beside it
 
     def __call__(self, u: Tensor) -> Tensor:
         return torch.expm1(self.alpha * u) / _expm1(self.alpha)
@@ -240,6 +244,7 @@ class _Expm1OfLine(torch.autograd.Function):
         u, scale, shift, value = ctx.saved_tensors
         for_u, for_scale, for_shift, _ = ctx.needs_input_grad
         of_shift = (gradients[0] * value).sum_to_size(shift.shape) if for_shift else None
+        # exp = expm1 + 1, which takes no exponential; what is lost to rounding is small beside the slope at 0
         weighted = (value + shift.exp()) * gradients[0]
         of_scale = (weighted * torch.minimum(u, ctx.largest / scale)).sum_to_size(scale.shape) if for_scale else None
         return _times(weighted, scale, u) if for_u else None, of_scale, of_shift, None
@@ -314,7 +319,9 @@ def from_inner_products(kernel: Kernel, inner: Tensor, x_norm: Tensor, y_norm: T
     norms = x_norm * y_norm
     present = norms > 0
     cosine = (inner / torch.where(present, norms, 1)).clamp(-1, 1)  # rounding may exceed Cauchy and Schwarz
-    return torch.where(present, kernel.gain() ** 2 * norms * kernel(cosine), 0)
+    gain = kernel.gain()
+    # not gain^2, which may be too large for fp32 where the product is not, and 0 times that would be NaN
+    return torch.where(present, gain * (gain * norms * kernel(cosine)), 0)
 
 
 _KERNELS: dict[str, type[Kernel]] = {

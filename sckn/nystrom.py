@@ -135,8 +135,8 @@ def psi(
 def projection_coefficients(patches: Tensor, filters: Tensor, kernel: Kernel, *, epsilon: float = 0.0) -> Tensor:
     """alpha* (n, p) with f_x = sum_j alpha*_j phi(z_j) the projection of phi(x); patches (n, d) of any norm.
 
-    With epsilon > 0 the projection is regularised: alpha* minimises |phi(x) - sum_j alpha_j phi(z_j)|^2 + epsilon |alpha|^2
-    for a patch of unit norm.
+    With epsilon > 0 the projection is regularised: for a patch of unit norm, alpha* minimises
+    |phi(x) - sum_j alpha_j phi(z_j)|^2 + epsilon gain^2 |alpha|^2, with the kernel's gain, by which phi is larger.
     """
     Z = unit_rows(filters)
     similarity, norms = _similarity(patches, Z, kernel)
@@ -148,7 +148,7 @@ def projection_residuals(patches: Tensor, filters: Tensor, kernel: Kernel, *, ep
     """K(x, x) - |psi(x)|^2 for each patch, (n,): what the projection loses.
 
     At epsilon = 0 it is the squared distance |phi(x) - f_x|^2; otherwise the minimum of the regularised problem of
-    `projection_coefficients`, times gain^2. Either way it never rises when filters are added.
+    `projection_coefficients`. Either way it never rises when filters are added.
     """
     Z = unit_rows(filters)
     similarity, norms = _similarity(patches, Z, kernel)

@@ -17,12 +17,20 @@ def whole_number(name: str, value: Any, least: int = 1) -> int:
     return operator.index(value)
 
 
-def real_number(name: str, value: Any, *, least: float = -math.inf, above: float = -math.inf, below: float = math.inf) -> float:
+def real_number(
+    name: str,
+    value: Any,
+    *,
+    least: float = -math.inf,
+    above: float = -math.inf,
+    below: float = math.inf,
+    most: float = math.inf,
+) -> float:
     """A finite float within the bounds given; numpy's numbers are welcome, "2" and True are not."""
     finite = isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
-    if not finite or float(value) < least or not above < float(value) < below:
+    if not finite or not least <= float(value) <= most or not above < float(value) < below:
         bounds = [f"of at least {least:g}"] * (least > -math.inf) + [f"above {above:g}"] * (above > -math.inf)
-        bounds += [f"below {below:g}"] * (below < math.inf)
+        bounds += [f"below {below:g}"] * (below < math.inf) + [f"of at most {most:g}"] * (most < math.inf)
         raise ValueError(f"{name} must be a number{' ' if bounds else ''}{' and '.join(bounds)}, got {value!r}")
     return float(value)
 

@@ -3,7 +3,7 @@
 Letters are the paper's: E the patches as columns, S their norms, Z the filters as columns, M the map before pooling,
 P the pooling (pixels in rows, pooled pixels in columns), U the gradient for the output. Two things differ from the
 print, both from method.md: the offset delta divides without being part of S, which changes h, and the gradient of
-A = (kappa(Z'Z) + epsilon I)^(-1/2) may be the exact one.
+A = (kappa(Z'Z) + epsilon I)^(-1/2) may be the exact one. A kernel may have a gain, which multiplies the output.
 """
 
 import math
@@ -49,18 +49,18 @@ class ClosedFormLayer:
     gradient: Gradient = "exact"
 
     def forward(self, image: Tensor) -> Tensor:
-        """I_j = A kappa(Z' E S^-1) S P as a map (p, h, w)."""
+        """I_j = gain A kappa(Z' E S^-1) S P as a map (p, h, w)."""
         E, S = self._patches_and_norms(image)
         kappa = self.kernel(self.Z.T @ E / (S + self.norm_offset))
         rows, columns = self._pooling(image)
-        return (self._A() @ (kappa * S) @ self._P(image)).reshape(-1, len(rows), len(columns))
+        return self.kernel.gain() * (self._A() @ (kappa * S) @ self._P(image)).reshape(-1, len(rows), len(columns))
 
     def backward(self, image: Tensor, U: Tensor) -> tuple[Tensor, Tensor]:
         """g_j(U), the Euclidean gradient for Z (c e^2, p), and h_j(U), the gradient for the image (c, H, W)."""
         E, S = self._patches_and_norms(image)
         N = S + self.norm_offset
         A, P = self._A(), self._P(image)
-        U = U.flatten(1)  # (p, pooled pixels)
+        U = self.kernel.gain() * U.flatten(1)  # (p, pooled pixels)
         V = self.Z.T @ E  # (p, pixels)
         kappa = self.kernel(V / N)
         Q = A @ U @ P.T  # gradient for kappa S

@@ -22,7 +22,7 @@ CONFIG = NetworkConfig(
     2,
     (
         LayerConfig(4, 3, subsampling=2.0**0.5, kernel=kernels.Exponential(3.0, learnable=True)),
-        LayerConfig(5, 3, kernel=kernels.HyperbolicSine(2.0, learnable=True)),
+        LayerConfig(5, 3, kernel=kernels.CentredExponential(2.0, learnable=True)),
         LayerConfig(5, 1, kernel=kernels.ArcCosine(), inverse_root="newton_schulz"),
         LayerConfig(3, 2, padding=False, kernel=kernels.Polynomial(3, 0.5), gradient="paper", epsilon=0.01),
     ),

@@ -77,8 +77,8 @@ def test_a_classifier_gives_the_scores_of_photographs(tmp_path: Path) -> None:
 KERNELS = [
     kernels.Exponential(2.5),
     kernels.Exponential(4.0, learnable=True),
-    kernels.HyperbolicSine(2.5),
-    kernels.HyperbolicSine(60.0, learnable=True),
+    kernels.CentredExponential(2.5),
+    kernels.CentredExponential(20.0, learnable=True),
     kernels.ArcCosine(),
     kernels.Polynomial(3, 0.5),
     kernels.Linear(),

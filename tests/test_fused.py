@@ -1,5 +1,6 @@
 """The fused kernels give the numbers of the plain forms, and are used only where they apply."""
 
+import math
 from copy import deepcopy
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sckn.fused import exponential, pooling, products, rows, split_products, squares
-from sckn.kernels import Exponential, HyperbolicSine, WithAlpha, root
+from sckn.kernels import CentredExponential, Exponential, WithAlpha, root
 from sckn.layer import KernelLayer, LayerConfig
 from sckn.network import CKN, NetworkConfig
 from sckn.nystrom import unit_rows
@@ -16,7 +17,7 @@ from sckn.pooling import gaussian_pool, pooling_matrix
 from sckn.precision import Precision, precision
 from sckn.training.sphere import SphereSGD
 
-both_kinds = pytest.mark.parametrize("kind", [Exponential, HyperbolicSine])
+both_kinds = pytest.mark.parametrize("kind", [Exponential, CentredExponential])
 
 
 def channels_last(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -66,12 +67,12 @@ def test_map_and_gradients_are_those_of_the_formula(
     alpha = torch.tensor(2.5, device="cuda")
     inputs = [u.requires_grad_(), lengths.requires_grad_(), *([alpha.requires_grad_()] if learned else [])]
     weights = channels_last(3, channels, 5, 7).cuda()
-    found = exponential.exponential_map(u, lengths, alpha if learned else 2.5, 0.01, odd=kind is HyperbolicSine)
+    found = exponential.exponential_map(u, lengths, alpha if learned else 2.5, 0.01, centred=kind is CentredExponential)
     gradients = torch.autograd.grad(found, inputs, weights)
     exact = [tensor.detach().double().requires_grad_() for tensor in inputs]
     norms = root(exact[1])
     kernel = kind(exact[2] if learned else 2.5)
-    expected = norms * kernel(exact[0] / torch.where(norms == 0, 1, norms + 0.01))
+    expected = kernel.gain() * norms * kernel(exact[0] / torch.where(norms == 0, 1, norms + 0.01))
     expected_gradients = torch.autograd.grad(expected, exact, weights.double())
     assert found.dtype == torch.float32
     assert found.is_contiguous(memory_format=torch.channels_last)
@@ -84,32 +85,55 @@ def test_map_and_gradients_are_those_of_the_formula(
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(("odd", "sign"), [(False, 1), (True, 1), (True, -1)])
-def test_a_product_beyond_the_length_counts_as_the_length(odd: bool, sign: int) -> None:
-    u = torch.full((1, 8, 1, 3), 0.1 * sign).contiguous(memory_format=torch.channels_last).cuda()
+@pytest.mark.parametrize("centred", [False, True])
+def test_a_product_beyond_the_length_counts_as_the_length(centred: bool) -> None:
+    u = torch.full((1, 8, 1, 3), 0.1).contiguous(memory_format=torch.channels_last).cuda()
     lengths = torch.tensor([1e-12, 1e-20, 1.0]).reshape(1, 1, 1, 3).cuda().requires_grad_()
-    found = exponential.exponential_map(u, lengths, 60.0, 1e-5, odd=odd)
-    expected = sign * lengths.detach().sqrt().expand(1, 8, 1, 3)[..., :2]
+    found = exponential.exponential_map(u, lengths, 60.0, 1e-5, centred=centred)
+    size = math.expm1(60.0) / 60 if centred else 1.0
+    expected = size * lengths.detach().sqrt().expand(1, 8, 1, 3)[..., :2]
     torch.testing.assert_close(found[..., :2].detach(), expected, rtol=1e-5, atol=0)
     (gradient,) = torch.autograd.grad(found.sum(), lengths)
     assert bool(torch.isfinite(gradient).all())
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("alpha", [0.5, 4.0, 100.0])
-def test_the_odd_map_is_odd_to_the_last_digit(alpha: float) -> None:
-    u, lengths = channels_last(2, 32, 5, 7).cuda(), (3 * torch.rand(2, 1, 5, 7)).cuda()
-    found = exponential.exponential_map(u, lengths, alpha, 0.01, odd=True)
-    assert bool(torch.isfinite(found).all())
-    assert torch.equal(exponential.exponential_map(-u, lengths, alpha, 0.01, odd=True), -found)
+@pytest.mark.parametrize("centred", [False, True])
+def test_below_minus_the_length_nothing_is_cut_off(centred: bool) -> None:
+    cosines = torch.tensor([-1.0, -1.5, -3.0, -1e30])
+    u = (0.7 * cosines).reshape(1, 4, 1, 1).contiguous(memory_format=torch.channels_last).cuda()
+    found = exponential.exponential_map(u, torch.full((1, 1, 1, 1), 0.49).cuda(), 1.5, 0.0, centred=centred)
+    exact = cosines.double().mul(1.5).expm1() / 1.5 if centred else (1.5 * (cosines.double() - 1)).exp()
+    torch.testing.assert_close(found.flatten().double().cpu(), 0.7 * exact, rtol=1e-5, atol=1e-30)
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("odd", [False, True])
-def test_nan_is_not_taken_for_a_patch_without_length(odd: bool) -> None:
+@pytest.mark.parametrize("learned", [False, True])
+@pytest.mark.parametrize("alpha", [0.1, 4.0, 80.0])
+def test_the_centred_map_at_small_and_large_alpha(alpha: float, learned: bool) -> None:
+    """And its gradients. Small alphas cost digits by the difference of two numbers near 1, large ones by exp."""
+    norms = 0.1 + torch.rand(2, 1, 5, 7)
+    u = (norms * (2 * torch.rand(2, 32, 5, 7) - 1)).contiguous(memory_format=torch.channels_last).cuda().requires_grad_()
+    lengths = norms.square().cuda().requires_grad_()
+    number = torch.tensor(alpha).cuda().requires_grad_()
+    inputs = [u, lengths, *([number] if learned else [])]
+    found = exponential.exponential_map(u, lengths, number if learned else alpha, 1e-5, centred=True)
+    exact = [tensor.detach().double().requires_grad_() for tensor in inputs]
+    length, size = exact[1].sqrt(), exact[2] if learned else alpha
+    expected = length * torch.expm1(size * exact[0] / (length + 1e-5)) / size
+    tolerance = 1e-6 * (1 + alpha + 1 / alpha)
+    assert relative_error(found, expected) < tolerance
+    gradients, right = torch.autograd.grad(found.sum(), inputs), torch.autograd.grad(expected.sum(), exact)
+    for one, other in zip(gradients, right, strict=True):
+        assert relative_error(one, other) < tolerance
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("centred", [False, True])
+def test_nan_is_not_taken_for_a_patch_without_length(centred: bool) -> None:
     u, lengths = channels_last(1, 8, 2, 2).cuda(), torch.rand(1, 1, 2, 2).cuda()
     lengths[0, 0, 1, 1] = torch.nan
-    assert exponential.exponential_map(u, lengths, 2.0, 0.01, odd=odd).isnan().sum() == 8
+    assert exponential.exponential_map(u, lengths, 2.0, 0.01, centred=centred).isnan().sum() == 8
 
 
 @pytest.mark.gpu

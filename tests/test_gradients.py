@@ -9,15 +9,15 @@ from closed_form import ClosedFormLayer
 from torch import Tensor
 
 from sckn.inverse_root import Gradient, InverseRoot
-from sckn.kernels import ArcCosine, Exponential, HyperbolicSine, Kernel, Polynomial
+from sckn.kernels import ArcCosine, CentredExponential, Exponential, Kernel, Polynomial
 from sckn.layer import LayerConfig
 from sckn.network import CKN, NetworkConfig
 from sckn.nystrom import unit_rows
 from sckn.patches import patch_norms
 
 LEARNED = Exponential(3.0, learnable=True)
-ODD = HyperbolicSine(3.0, learnable=True)
-three_kernels = pytest.mark.parametrize("kernel", [LEARNED, ODD, ArcCosine()], ids=["exponential", "odd", "arc-cosine"])
+CENTRED = CentredExponential(3.0, learnable=True)
+three_kernels = pytest.mark.parametrize("kernel", [LEARNED, CENTRED, ArcCosine()], ids=["exponential", "centred", "arc-cosine"])
 both_methods = pytest.mark.parametrize("method", ["eigh", "newton_schulz"])
 equal_filters = pytest.mark.parametrize("duplicated", [False, True], ids=["random filters", "two equal filters"])
 
@@ -80,7 +80,7 @@ def test_autograd_agrees_with_central_differences(kernel: Kernel, method: Invers
     (network(images) * weights).sum().backward()
     maps = images
     for depth, layer in enumerate(network.kernel_layers):
-        assert len(list(layer.parameters())) == (2 if kernel in (LEARNED, ODD) else 1)
+        assert len(list(layer.parameters())) == (2 if kernel in (LEARNED, CENTRED) else 1)
 
         def loss(first: int = depth, start: Tensor = maps) -> Tensor:
             """From this layer on: the maps below do not depend on its parameters."""
@@ -150,7 +150,7 @@ def assert_closed_form_agrees(network: CKN, images: Tensor) -> None:
 
 @pytest.mark.parametrize("gradient", ["exact", "paper"])
 @pytest.mark.parametrize(
-    "kernel", [LEARNED, ODD, ArcCosine(), Polynomial(2, 0.5)], ids=["exponential", "odd", "arc-cosine", "polynomial"]
+    "kernel", [LEARNED, CENTRED, ArcCosine(), Polynomial(2, 0.5)], ids=["exponential", "centred", "arc-cosine", "polynomial"]
 )
 @both_methods
 @equal_filters

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from sckn import gram
 from sckn.gram import ImageKernel, exact_kernel_matrix, exact_layer_kernel, kernel_matrix
-from sckn.kernels import ArcCosine, Exponential, HyperbolicSine, Kernel, Linear, Polynomial
+from sckn.kernels import ArcCosine, CentredExponential, Exponential, Kernel, Linear, Polynomial
 from sckn.layer import KernelLayer, LayerConfig
 from sckn.network import CKN, NetworkConfig
 from sckn.patches import extract_patches
@@ -191,7 +191,7 @@ def naive_layer_kernel(a: Array, b: Array, config: LayerConfig) -> float:
         if norms > 0:
             kappa = float(config.kernel(torch.tensor(float(x @ y) / norms, dtype=torch.float64)))
             weight = (vertical[:, u[0]] @ vertical[:, v[0]]) * (horizontal[:, u[1]] @ horizontal[:, v[1]])
-            total += float(weight) * norms * kappa
+            total += float(weight) * norms * kappa * float(config.kernel.gain()) ** 2
     return total
 
 
@@ -202,7 +202,7 @@ def naive_layer_kernel(a: Array, b: Array, config: LayerConfig) -> float:
         LayerConfig(1, 2, subsampling=math.sqrt(2), kernel=ArcCosine()),
         LayerConfig(1, 1, subsampling=1.5, kernel=Polynomial(3, 0.5)),
         LayerConfig(1, 3, padding=False, kernel=Exponential(1.5)),
-        LayerConfig(1, 3, subsampling=2, kernel=HyperbolicSine(1.5)),
+        LayerConfig(1, 3, subsampling=2, kernel=CentredExponential(1.5)),
         LayerConfig(1, 2, subsampling=2, padding=False, kernel=Linear()),
         LayerConfig(1, 2, subsampling=2, pooling_width=0.5),
     ],
@@ -266,7 +266,7 @@ def all_patches_as_filters(images: Tensor, config: LayerConfig) -> Tensor:
     return nn.functional.normalize(patches).unflatten(1, (images.shape[1], config.patch, config.patch))
 
 
-@pytest.mark.parametrize("kernel", [Exponential(4.0), ArcCosine()], ids=str)
+@pytest.mark.parametrize("kernel", [Exponential(4.0), CentredExponential(4.0), ArcCosine()], ids=str)
 def test_projection_tends_to_the_exact_kernel_as_filters_are_added(kernel: Kernel) -> None:
     images = random_images(5, 1, 6, 6)
     config = LayerConfig(1, 3, subsampling=2, kernel=kernel, epsilon=1e-12, norm_offset=1e-13)
@@ -287,7 +287,27 @@ def test_projection_tends_to_the_exact_kernel_as_filters_are_added(kernel: Kerne
     assert errors[-1] < 1e-6
 
 
-@pytest.mark.parametrize("kernel", [Exponential(4.0), HyperbolicSine(4.0), ArcCosine(), Polynomial(2, 1.0), Linear()], ids=str)
+@pytest.mark.parametrize("kernel", [Exponential(2.0), CentredExponential(2.0)], ids=str)
+def test_a_network_with_all_patches_as_filters_is_exact(kernel: Kernel) -> None:
+    """Layer upon layer: the second one's patches are of maps that the gain of the first has made larger."""
+    images = random_images(3, 1, 5, 5)
+    configs = (
+        LayerConfig(75, 2, subsampling=1.5, kernel=kernel, epsilon=1e-13, norm_offset=1e-13),
+        LayerConfig(27, 2, kernel=kernel, epsilon=1e-13, norm_offset=1e-13),
+    )
+    network, maps = CKN(NetworkConfig(1, configs)).double(), images
+    for layer in network.kernel_layers:
+        filters = all_patches_as_filters(maps, layer.config)
+        assert filters.shape == layer.filters.shape
+        layer.filters = nn.Parameter(filters)
+        maps = layer(maps).detach()
+    exact = exact_kernel_matrix(network, images)
+    torch.testing.assert_close(kernel_matrix(network, images), exact, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize(
+    "kernel", [Exponential(4.0), CentredExponential(4.0), ArcCosine(), Polynomial(2, 1.0), Linear()], ids=str
+)
 def test_kernels_are_positive_definite_and_zero_at_a_zero_image(kernel: Kernel) -> None:
     torch.manual_seed(0)
     layers = (LayerConfig(6, 3, subsampling=2, kernel=kernel), LayerConfig(9, 2, subsampling=1.5, kernel=kernel))

@@ -13,8 +13,8 @@ from sklearn.metrics.pairwise import linear_kernel, polynomial_kernel, rbf_kerne
 
 from sckn.kernels import (
     ArcCosine,
+    CentredExponential,
     Exponential,
-    HyperbolicSine,
     Kernel,
     Linear,
     Polynomial,
@@ -28,8 +28,8 @@ from sckn.layer import KernelLayer, LayerConfig
 KERNELS = [
     Exponential(4.0),
     Exponential(0.7),
-    HyperbolicSine(4.0),
-    HyperbolicSine(0.7),
+    CentredExponential(4.0),
+    CentredExponential(0.7),
     ArcCosine(),
     Polynomial(2, 1.0),
     Polynomial(3, 0.0),
@@ -37,8 +37,16 @@ KERNELS = [
     Linear(),
 ]
 every_kernel = pytest.mark.parametrize("kernel", KERNELS, ids=repr)
-every_kernel_scaled = pytest.mark.parametrize("kernel", [*KERNELS, HyperbolicSine(50.0)], ids=repr)  # it has two forms
-both_kinds = pytest.mark.parametrize("kind", [Exponential, HyperbolicSine])
+every_kernel_scaled = pytest.mark.parametrize("kernel", [*KERNELS, CentredExponential(10.0)], ids=repr)  # whose gain is 2202
+both_kinds = pytest.mark.parametrize("kind", [Exponential, CentredExponential])
+
+
+def gain(kernel: Kernel) -> float:
+    """By which its feature maps are multiplied, from the formula."""
+    if not isinstance(kernel, CentredExponential):
+        return 1.0
+    alpha = kernel.alpha.item() if isinstance(kernel.alpha, torch.Tensor) else kernel.alpha
+    return math.expm1(alpha) / alpha
 
 
 def unit_vectors(count: int, dimension: int) -> torch.Tensor:
@@ -55,38 +63,62 @@ def test_exponential_is_the_gaussian_kernel_on_the_sphere(alpha: float) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("alpha", [1e-3, 0.5, 4.0, 30.0, 100.0, 300.0])
+@pytest.mark.parametrize("alpha", [1e-3, 0.5, 4.0, 30.0, 60.0, 80.0])
 @pytest.mark.parametrize("learned", [False, True])
-def test_hyperbolic_sine_is_what_numpy_makes_of_it_for_small_and_large_alpha(
+def test_centred_exponential_is_what_numpy_makes_of_it_for_small_and_large_alpha(
     alpha: float, dtype: torch.dtype, learned: bool
 ) -> None:
-    """Beside numpy in float64, with whose numbers sinh(300) still is one."""
-    u = np.linspace(-1, 1, 41).astype(np.float32)
-    kernel = HyperbolicSine(torch.tensor(alpha, dtype=dtype) if learned else alpha)
-    exact = np.sinh(alpha * u.astype(np.float64)) / np.sinh(alpha)
-    slope = alpha * np.cosh(alpha * u.astype(np.float64)) / np.sinh(alpha)
-    given = torch.from_numpy(u).to(dtype)
+    """Beside numpy in float64, whose expm1 keeps its digits near 0."""
+    given = torch.linspace(-1, 1, 41).to(dtype)
+    u = given.double().numpy()
+    kernel = CentredExponential(torch.tensor(alpha, dtype=dtype) if learned else alpha)
+    exact = np.expm1(alpha * u) / np.expm1(alpha)
+    slope = alpha * np.exp(alpha * u) / np.expm1(alpha)
+    features = np.expm1(alpha * u) / alpha
     relative = 4 * (1 + alpha) * torch.finfo(dtype).eps  # exp magnifies the rounding of its argument
+    np.testing.assert_allclose(kernel(given).double().numpy(), exact, rtol=relative, atol=0)
     smallest = float(torch.finfo(dtype).tiny)
-    np.testing.assert_allclose(kernel(given).double().numpy(), exact, rtol=relative, atol=smallest)
-    np.testing.assert_allclose(kernel.derivative(given).double().numpy(), slope, rtol=relative, atol=alpha * smallest)
-    scaled = kernel.scaled(given.view(1, -1, 1, 1), torch.ones(1, 1, 1, 1, dtype=dtype), 0.0)
-    np.testing.assert_allclose(scaled.flatten().double().numpy(), exact, rtol=4 * relative, atol=smallest)
+    np.testing.assert_allclose(kernel.derivative(given).double().numpy(), slope, rtol=relative, atol=smallest)
+    assert float(kernel.gain()) == pytest.approx(np.expm1(alpha) / alpha, rel=relative)
+    projected, squares = given.view(1, -1, 1, 1), torch.ones(1, 1, 1, 1, dtype=dtype)
+    np.testing.assert_allclose(
+        kernel.scaled(projected, squares, 0.0).flatten().double().numpy(), features, rtol=relative, atol=0
+    )
+    with torch.no_grad():
+        written = kernel.scaled(projected.clone(), squares, 0.0, overwrite=True)
+    np.testing.assert_allclose(written.flatten().double().numpy(), features, rtol=relative, atol=0)
 
 
-def test_hyperbolic_sine_is_the_odd_part_of_the_exponential_kernel() -> None:
-    u = torch.linspace(-1, 1, 41, dtype=torch.float64)
-    odd_part = (Exponential(2.0)(u) - Exponential(2.0)(-u)) / (1 - math.exp(-4.0))
-    torch.testing.assert_close(HyperbolicSine(2.0)(u), odd_part, rtol=1e-13, atol=1e-15)
-    assert bool((HyperbolicSine(2.0)(-u) == -HyperbolicSine(2.0)(u)).all())
+def test_centred_exponential_is_the_exponential_kernel_less_its_constant_part() -> None:
+    """Scaled so that it is 1 at 1, as all are; at 0 nothing is left of it."""
+    u, (zero, one) = torch.linspace(-1, 1, 41, dtype=torch.float64), torch.tensor([0, 1], dtype=torch.float64)
+    usual, kernel = Exponential(2.0), CentredExponential(2.0)
+    expected = (usual(u) - usual(zero)) / (usual(one) - usual(zero))
+    torch.testing.assert_close(kernel(u), expected, rtol=1e-13, atol=1e-15)
+    assert float(kernel(zero)) == 0
 
 
-def test_hyperbolic_sine_is_its_taylor_series() -> None:
-    """Of odd powers alone, with coefficients that are not negative: its matrices are positive definite on any sphere."""
+def test_centred_exponential_is_its_taylor_series() -> None:
+    """With coefficients that are not negative, so that its matrices are positive definite on any sphere; none of degree 0."""
     alpha, u = 3.0, torch.linspace(-1, 1, 21, dtype=torch.float64)
-    coefficients = [alpha**k / math.factorial(k) / math.sinh(alpha) for k in range(1, 40, 2)]
-    series = torch.stack([c * u**k for c, k in zip(coefficients, range(1, 40, 2), strict=True)]).sum(dim=0)
-    torch.testing.assert_close(HyperbolicSine(alpha)(u), series, rtol=1e-13, atol=1e-15)
+    coefficients = [alpha**k / math.factorial(k) / math.expm1(alpha) for k in range(1, 40)]
+    series = torch.stack([c * u**k for k, c in enumerate(coefficients, start=1)]).sum(dim=0)
+    kernel = CentredExponential(alpha)
+    torch.testing.assert_close(kernel(u), series, rtol=1e-13, atol=1e-15)
+    at = torch.zeros((), dtype=torch.float64, requires_grad=True)
+    found = kernel(at)
+    assert found.item() == 0
+    for k, coefficient in enumerate(coefficients[:8], start=1):
+        (found,) = torch.autograd.grad(found, at, create_graph=True)
+        assert found.item() / math.factorial(k) == pytest.approx(coefficient, rel=1e-13)
+
+
+@pytest.mark.parametrize("alpha", [0.01, 1.0, 10.0, 80.0])
+def test_the_gain_leaves_small_cosines_as_they_are(alpha: float) -> None:
+    """Features of patches of length 1 that are nearly orthogonal to the filter: their cosines, up to the curvature."""
+    cosines = torch.tensor([-1e-6, 1e-7, 1e-6], dtype=torch.float64).view(1, 3, 1, 1)
+    features = CentredExponential(alpha).scaled(cosines, torch.ones(1, 1, 1, 1, dtype=torch.float64), 0.0)
+    torch.testing.assert_close(features, cosines, rtol=0.51e-6 * alpha, atol=0)
 
 
 @pytest.mark.parametrize("angle", np.linspace(0, math.pi, 9))
@@ -159,7 +191,7 @@ def test_homogeneous_kernel_is_its_definition_and_zero_at_zero(kernel: Kernel) -
         for j in range(5):
             norms = x[i].norm() * y[j].norm()
             if norms > 0:
-                expected[i, j] = norms * kernel(x[i] @ y[j] / norms)
+                expected[i, j] = gain(kernel) ** 2 * norms * kernel(x[i] @ y[j] / norms)
     values = homogeneous(kernel, x, y)
     torch.testing.assert_close(values, expected, rtol=1e-13, atol=1e-13)
     assert bool((values[1] == 0).all())
@@ -181,7 +213,22 @@ def test_homogeneous_kernel_has_a_finite_gradient_at_zero(kernel: Kernel) -> Non
 def test_homogeneous_kernel_scales_with_each_argument(kernel: Kernel) -> None:
     x, y = torch.randn(4, 3, dtype=torch.float64), torch.randn(5, 3, dtype=torch.float64)
     torch.testing.assert_close(homogeneous(kernel, 3 * x, 0.5 * y), 1.5 * homogeneous(kernel, x, y), rtol=1e-13, atol=1e-13)
-    torch.testing.assert_close(homogeneous(kernel, x, x).diagonal(), x.square().sum(dim=1), rtol=1e-13, atol=1e-13)
+    squares = gain(kernel) ** 2 * x.square().sum(dim=1)
+    torch.testing.assert_close(homogeneous(kernel, x, x).diagonal(), squares, rtol=1e-13, atol=1e-13)
+
+
+def test_a_large_gain_leaves_numbers_in_single_precision_where_there_are_such() -> None:
+    """gain^2 is 3.6e48, too large for them; K of orthogonal patches is 0, of others here 2e24 |x| |y| (exp(60 c) - 1) / 60."""
+    kernel, x = CentredExponential(60.0), torch.tensor([[2.0, 0.0], [0.0, 0.5]])
+    y = torch.tensor([[0.0, 3.0], [-1.0, 0.0], [0.6, 0.8]])
+    cosines = np.array([[0, -1, 0.6], [1, 0, 0.8]])
+    lengths = np.outer([2, 0.5], [3, 1, 1])
+    expected = gain(kernel) * lengths * np.expm1(60 * cosines) / 60
+    values = homogeneous(kernel, x, y).numpy()
+    assert np.isposinf(values[expected > 3.5e38]).all()
+    fits = expected < 3e38
+    assert int(fits.sum()) == 4
+    np.testing.assert_allclose(values[fits], expected[fits], rtol=1e-4, atol=0)
 
 
 def projections_and_norms() -> tuple[torch.Tensor, torch.Tensor]:
@@ -195,7 +242,7 @@ def projections_and_norms() -> tuple[torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize("offset", [0.0, 1e-5, 0.3])
 def test_scaled_is_its_definition_and_zero_at_zero(kernel: Kernel, offset: float) -> None:
     projected, norms = projections_and_norms()
-    expected = norms * kernel(projected / (norms + offset))
+    expected = gain(kernel) * norms * kernel(projected / (norms + offset))
     torch.testing.assert_close(kernel.scaled(projected, norms.square(), offset), expected, rtol=1e-12, atol=0)
     norms[0, 0, 1] = 0
     scaled = kernel.scaled(projected, norms.square(), offset)
@@ -229,8 +276,11 @@ def test_a_product_that_rounding_took_beyond_the_length_counts_as_the_length(kin
     projected = torch.full((1, 2, 1, 3), 0.1)
     kernel = kind(torch.tensor(60.0, requires_grad=True) if learned else 60.0)
     found = kernel.scaled(projected, norms.square(), 1e-5)
-    torch.testing.assert_close(found[..., :2], norms.expand(1, 2, 1, 3)[..., :2], rtol=1e-5, atol=0)
-    torch.testing.assert_close(found[..., 2], torch.exp(60 * (0.1 / torch.tensor([1 + 1e-5]) - 1)).expand(1, 2, 1))
+    at_end = gain(kernel) * norms.expand(1, 2, 1, 3)[..., :2]
+    torch.testing.assert_close(found[..., :2], at_end, rtol=1e-5, atol=0)
+    cosine = 0.1 / (1 + 1e-5)
+    within = math.expm1(60 * cosine) / 60 if kind is CentredExponential else math.exp(60 * (cosine - 1))
+    torch.testing.assert_close(found[..., 2], torch.full((1, 2, 1), within), rtol=1e-5, atol=0)
     with torch.no_grad():
         overwritten = kernel.scaled(projected.clone(), norms.square(), 1e-5, overwrite=True)
     torch.testing.assert_close(overwritten, found, rtol=1e-6, atol=0)
@@ -238,28 +288,43 @@ def test_a_product_that_rounding_took_beyond_the_length_counts_as_the_length(kin
 
 @pytest.mark.parametrize("alpha", [4.0, 60.0])
 @pytest.mark.parametrize("learned", [False, True])
-def test_an_odd_kernel_has_two_ends(alpha: float, learned: bool) -> None:
-    """Beyond each, value and gradients with respect to length and alpha are those at the end."""
+def test_beyond_its_end_a_centred_kernel_is_what_it_is_there(alpha: float, learned: bool) -> None:
+    """Value and gradients with respect to length and alpha."""
     norms = torch.tensor([1e-6, 0.5]).reshape(1, 1, 1, 2).requires_grad_()
-    kernel = HyperbolicSine(torch.tensor(alpha, requires_grad=True) if learned else alpha)
+    kernel = CentredExponential(torch.tensor(alpha, requires_grad=True) if learned else alpha)
     inputs = [norms, *([kernel.alpha] if isinstance(kernel.alpha, torch.Tensor) else [])]
-    for sign in (-1.0, 1.0):
-        beyond = torch.full((1, 2, 1, 2), sign)
-        found = kernel.scaled(beyond, norms.square(), 1e-5)
-        torch.testing.assert_close(found, sign * norms.expand(1, 2, 1, 2), rtol=1e-5, atol=0)
-        at_end = kernel.scaled((sign * (norms + 1e-5)).detach().expand(1, 2, 1, 2), norms.square(), 1e-5)
-        gradients, expected = (torch.autograd.grad(y.sum(), inputs) for y in (found, at_end))
-        for one, other in zip(gradients, expected, strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
-        with torch.no_grad():
-            torch.testing.assert_close(kernel.scaled(beyond, norms.square(), 1e-5, overwrite=True), found, rtol=1e-6, atol=0)
+    beyond = torch.ones(1, 2, 1, 2)
+    found = kernel.scaled(beyond, norms.square(), 1e-5)
+    torch.testing.assert_close(found, gain(kernel) * norms.expand(1, 2, 1, 2), rtol=1e-5, atol=0)
+    at_end = kernel.scaled((norms + 1e-5).detach().expand(1, 2, 1, 2), norms.square(), 1e-5)
+    gradients, expected = (torch.autograd.grad(y.sum(), inputs) for y in (found, at_end))
+    for one, other in zip(gradients, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=0)
+    with torch.no_grad():
+        torch.testing.assert_close(kernel.scaled(beyond, norms.square(), 1e-5, overwrite=True), found, rtol=1e-6, atol=0)
+
+
+@both_kinds
+@pytest.mark.parametrize("learned", [False, True])
+def test_below_minus_1_nothing_is_cut_off(kind: type[WithAlpha], learned: bool) -> None:
+    """An exponential of a negative number is small, whatever rounding made of it."""
+    cosines = np.array([-1.0, -1.5, -3.0, -1e30])
+    kernel = kind(torch.tensor(1.5) if learned else 1.5)
+    projected = torch.tensor(0.7 * cosines, dtype=torch.float32).view(1, 4, 1, 1)
+    exact = np.expm1(1.5 * cosines) / 1.5 if kind is CentredExponential else np.exp(1.5 * (cosines - 1))
+    found = kernel.scaled(projected, torch.full((1, 1, 1, 1), 0.49), 0.0)
+    np.testing.assert_allclose(found.flatten().numpy(), 0.7 * exact, rtol=2e-6, atol=0)
+    with torch.no_grad():
+        torch.testing.assert_close(
+            kernel.scaled(projected, torch.full((1, 1, 1, 1), 0.49), 0.0, overwrite=True), found, rtol=1e-6, atol=0
+        )
 
 
 @both_kinds
 def test_maps_larger_than_the_cache_are_scaled_in_parts(kind: type[WithAlpha], monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 2 x 5 x 3 x 4 numbers: by pixel rows, by one image, all at once."""
     projected, norms = projections_and_norms()
-    expected = norms * kind(4.0)(projected / norms)
+    expected = gain(kind(4.0)) * norms * kind(4.0)(projected / norms)
     for numbers in (1, 20, 40, 60, 10**6):
         monkeypatch.setattr("sckn.kernels.IN_CACHE", numbers)
         with torch.no_grad():
@@ -329,6 +394,26 @@ def test_alpha_must_be_positive(kind: type[WithAlpha], alpha: float) -> None:
         kind(alpha)
 
 
+@pytest.mark.parametrize("learnable", [False, True])
+@pytest.mark.parametrize("alpha", [80.5, 200.0])
+def test_an_alpha_whose_exponential_is_too_large_is_refused(alpha: float, learnable: bool) -> None:
+    with pytest.raises(ValueError, match=rf"^alpha must be a number above 0 and of at most 80, got {alpha}$"):
+        CentredExponential(alpha, learnable=learnable)
+    with pytest.raises(ValueError, match="of at most 80"):
+        from_dict({"name": "CentredExponential", "alpha": alpha, "learnable": learnable})
+    assert float(Exponential(alpha)(torch.tensor(1.0))) == 1  # which has no exponential of more than 0
+
+
+def test_an_alpha_that_grew_is_taken_as_it_is() -> None:
+    layer = KernelLayer(1, LayerConfig(2, 3, kernel=CentredExponential(79.0, learnable=True))).double()
+    assert layer.log_alpha is not None
+    layer.log_alpha.data += 0.1
+    grown = 79 * math.exp(0.1)
+    assert grown > 87
+    value = layer.kernel(torch.tensor(0.9, dtype=torch.float64))
+    assert float(value.detach()) == pytest.approx(math.expm1(grown * 0.9) / math.expm1(grown), rel=1e-5)
+
+
 @pytest.mark.parametrize("degree", [0, -2, 1.5, math.inf, math.nan])
 def test_polynomial_needs_a_whole_degree(degree: Any) -> None:
     with pytest.raises(ValueError, match="degree"):
@@ -341,7 +426,7 @@ def test_polynomial_needs_an_offset_that_is_not_negative(offset: float) -> None:
         Polynomial(2, offset)
 
 
-@pytest.mark.parametrize("kernel", [*KERNELS, Exponential(2.0, learnable=True), HyperbolicSine(learnable=True)], ids=repr)
+@pytest.mark.parametrize("kernel", [*KERNELS, Exponential(2.0, learnable=True), CentredExponential(learnable=True)], ids=repr)
 def test_description_survives_json(kernel: Kernel) -> None:
     assert from_dict(json.loads(json.dumps(to_dict(kernel)))) == kernel
 

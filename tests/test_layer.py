@@ -12,7 +12,7 @@ from closed_form import pooling_weights
 from torch import Tensor, nn
 
 from sckn.inverse_root import InverseRoot, inverse_square_root
-from sckn.kernels import ArcCosine, Exponential, HyperbolicSine, Kernel, Linear, Polynomial
+from sckn.kernels import ArcCosine, CentredExponential, Exponential, Kernel, Linear, Polynomial
 from sckn.layer import KernelLayer, LayerConfig
 from sckn.nystrom import psi
 from sckn.patches import extract_patches, maps_and_margin, pad_for_patches, patch_norms
@@ -46,7 +46,7 @@ def patch_by_patch(layer: KernelLayer, maps: Tensor) -> Tensor:
     [
         LayerConfig(6, 3),
         LayerConfig(6, 1, math.sqrt(2), kernel=ArcCosine()),
-        LayerConfig(5, 3, 2.0, kernel=HyperbolicSine(3.0, learnable=True)),
+        LayerConfig(5, 3, 2.0, kernel=CentredExponential(3.0, learnable=True)),
         LayerConfig(6, 3, 2.0, padding=False, kernel=LEARNED),
         LayerConfig(6, 2, 1.5, kernel=Polynomial(3, 0.5), epsilon=0.1),
         LayerConfig(6, 4, 3.0, padding=False, kernel=Linear(), norm_offset=0.1),
@@ -66,7 +66,7 @@ def test_equals_every_patch_encoded_by_itself(config: LayerConfig) -> None:
 
 
 @pytest.mark.parametrize("norm_offset", [0.0, 1e-5])
-@pytest.mark.parametrize("kernel", [Exponential(), HyperbolicSine(), ArcCosine(), Polynomial(), Linear()], ids=repr)
+@pytest.mark.parametrize("kernel", [Exponential(), CentredExponential(), ArcCosine(), Polynomial(), Linear()], ids=repr)
 def test_black_images_give_exactly_zero_and_finite_gradients(kernel: Kernel, norm_offset: float) -> None:
     layer = KernelLayer(2, LayerConfig(4, 3, kernel=kernel, norm_offset=norm_offset)).double()
     images = torch.randn(2, 2, 8, 8, dtype=torch.float64)
@@ -93,7 +93,7 @@ def test_only_an_even_patch_needs_a_padded_copy(patch: int, padding: bool) -> No
     torch.testing.assert_close(nn.functional.conv2d(given, weight, padding=margin), expected, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("kernel", [Exponential(), HyperbolicSine()], ids=repr)
+@pytest.mark.parametrize("kernel", [Exponential(), CentredExponential()], ids=repr)
 def test_the_backward_pass_keeps_three_maps(kernel: Kernel) -> None:
     """The input, the projections and their scaled exponentials: a layer needs no more, and a GPU no more memory."""
     layer = KernelLayer(6, LayerConfig(6, 3, kernel=kernel))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from sckn.inverse_root import InverseRoot, inverse_square_root
-from sckn.kernels import ArcCosine, Exponential, HyperbolicSine, Kernel, Linear, Polynomial
+from sckn.kernels import ArcCosine, CentredExponential, Exponential, Kernel, Linear, Polynomial
 from sckn.layer import LayerConfig
 from sckn.network import CKN, NetworkConfig
 
@@ -87,10 +87,10 @@ def test_the_network_is_its_layers_one_after_the_other() -> None:
 @pytest.mark.parametrize(
     "kinds",
     [
-        (HyperbolicSine(2.0, learnable=True), HyperbolicSine(4.0, learnable=True)),
-        (HyperbolicSine(2.0, learnable=True), Exponential(2.0, learnable=True)),
-        (HyperbolicSine(2.0), Exponential(2.0)),
-        (HyperbolicSine(2.0), HyperbolicSine(2.0)),
+        (CentredExponential(2.0, learnable=True), CentredExponential(4.0, learnable=True)),
+        (CentredExponential(2.0, learnable=True), Exponential(2.0, learnable=True)),
+        (CentredExponential(2.0), Exponential(2.0)),
+        (CentredExponential(2.0), CentredExponential(2.0)),
     ],
     ids=str,
 )
@@ -104,21 +104,32 @@ def test_kernel_matrices_found_together_are_those_of_each_layers_kernel(kinds: t
 
 
 @pytest.mark.parametrize("inverse_root", ["eigh", "newton_schulz", "moving_frame"])
-def test_a_network_of_odd_kernels_is_odd(inverse_root: InverseRoot) -> None:
-    """In training and in inference, which computes in place; with the exponential kernel it is far from that."""
-    layers = [LayerConfig(6, 3, kernel=HyperbolicSine(4.0, learnable=True), inverse_root=inverse_root)] * 2
-    layers.append(LayerConfig(5, 2, 1.5, kernel=HyperbolicSine(60.0), inverse_root=inverse_root))
-    network = CKN(NetworkConfig(2, tuple(layers)))
-    images = torch.randn(2, 2, 9, 8)
-    images[0, :, :5] = 0
-    output = network(images)
-    torch.testing.assert_close(network(-images), -output, rtol=1e-5, atol=1e-6)
-    network.eval()
+def test_maps_of_a_deep_centred_network_keep_a_size_that_single_precision_has(inverse_root: InverseRoot) -> None:
+    """With random filters, and beside the same in double: what patches differ in is there to the digits of fp32."""
+    layer = LayerConfig(16, 3, padding=False, kernel=CentredExponential(10.0), inverse_root=inverse_root)
+    network = CKN(NetworkConfig(16, (layer,) * 9)).double().eval()
+    images = torch.randn(3, 16, 22, 22, dtype=torch.float64)
+    size, maps, single = float(images.norm(dim=1).mean()), images, images.float()
     with torch.no_grad():
-        output = network(images)
-        torch.testing.assert_close(network(-images), -output, rtol=1e-5, atol=1e-6)
-        even = CKN(NetworkConfig(2, (LayerConfig(6, 3),) * 2))
-        assert float((even(-images) + even(images)).norm()) > 0.1 * float(even(images).norm())
+        for exact, rounded in zip(network.kernel_layers, copy.deepcopy(network).float().kernel_layers, strict=True):
+            maps, single = exact(maps), rounded(single)
+            assert 0.1 * size < float(maps.norm(dim=1).mean()) < 1e4 * size
+            differences = maps - maps.mean(dim=(0, 2, 3), keepdim=True)
+            assert float((single - maps).norm()) < 1e-3 * float(differences.norm())
+
+
+def test_without_their_gain_the_maps_of_a_deep_centred_network_would_vanish() -> None:
+    """Until the squares of their numbers are too small for fp32, in which nothing is left of any image."""
+    kernel = CentredExponential(10.0)
+    network = CKN(NetworkConfig(16, (LayerConfig(16, 3, padding=False, kernel=kernel),) * 9)).eval()
+    maps = torch.randn(3, 16, 22, 22)
+    sizes = []
+    with torch.no_grad():
+        for layer in network.kernel_layers:
+            maps = layer(maps) / kernel.gain()
+            sizes.append(float(maps.norm(dim=1).mean()))
+    assert 0 < sizes[1] < 1e-2 * sizes[0] < 1e-3
+    assert sizes[-1] == 0
 
 
 class RecordedRoots:

@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from sckn.inverse_root import InverseRoot
-from sckn.kernels import ArcCosine, Exponential, HyperbolicSine, Kernel, Linear, Polynomial, homogeneous
+from sckn.kernels import ArcCosine, CentredExponential, Exponential, Kernel, Linear, Polynomial, homogeneous
 from sckn.nystrom import projection_coefficients, projection_residuals, psi, unit_rows
 
 # with 8 filters in 12 dimensions each of these has a Gram matrix of full rank
 every_kernel = pytest.mark.parametrize(
-    "kernel", [Exponential(4.0), HyperbolicSine(4.0), ArcCosine(), Polynomial(2, 1.0), Linear()], ids=repr
+    "kernel", [Exponential(4.0), CentredExponential(4.0), ArcCosine(), Polynomial(2, 1.0), Linear()], ids=repr
 )
 by_both_methods = pytest.mark.parametrize("method", ["eigh", "newton_schulz"])
 
@@ -33,6 +33,21 @@ def test_inner_products_with_the_filters_are_the_kernel(kernel: Kernel, method: 
 
 
 @every_kernel
+def test_inner_products_tend_to_the_kernel_as_filters_are_added(kernel: Kernel) -> None:
+    """Of any two patches; those of three numbers are soon near some filter."""
+    x, y = (scale * torch.randn(20, 3, dtype=torch.float64) for scale in (1.0, 3.0))
+    filters = torch.randn(400, 3, dtype=torch.float64)
+    exact = homogeneous(kernel, x, y)
+    errors = []
+    for count in (1, 20, 400):
+        by_x, by_y = (psi(patches, filters[:count], kernel, epsilon=1e-13, norm_offset=0.0) for patches in (x, y))
+        errors.append(float((by_x @ by_y.T - exact).norm() / exact.norm()))
+    assert 0.1 < errors[0] < 1
+    assert errors[1] < errors[0]
+    assert errors[2] < 1e-4
+
+
+@every_kernel
 @pytest.mark.parametrize("gamma", [1e-3, 0.5, 700.0])
 @pytest.mark.parametrize("epsilon", [0.0, 1e-3])
 def test_psi_is_homogeneous_without_the_offset(kernel: Kernel, gamma: float, epsilon: float) -> None:
@@ -48,7 +63,7 @@ def test_psi_is_equation_3(kernel: Kernel) -> None:
     gram = kernel(filters @ filters.T) + 1e-2 * torch.eye(8, dtype=torch.float64)
     encoded = psi(patches, 3 * filters, kernel, epsilon=1e-2, norm_offset=0.1)  # the scale of the filters does not count
     for x, coordinates in zip(patches, encoded, strict=True):
-        expected = x.norm() * kernel(filters @ x / (x.norm() + 0.1))
+        expected = kernel.gain() * x.norm() * kernel(filters @ x / (x.norm() + 0.1))
         # A is the only positive definite solution of A A (K + epsilon I) = I; multiplying by its square avoids computing it
         torch.testing.assert_close(coordinates @ coordinates, expected @ torch.linalg.solve(gram, expected), rtol=1e-10, atol=0)
 
@@ -73,12 +88,12 @@ def nested_residuals(kernel: Kernel, epsilon: float) -> Tensor:
     return torch.stack([projection_residuals(patches, filters[:p], kernel, epsilon=epsilon) for p in range(1, 31)])
 
 
-@pytest.mark.parametrize("kernel", [Exponential(4.0), ArcCosine()], ids=repr)
+@pytest.mark.parametrize("kernel", [Exponential(4.0), CentredExponential(4.0), ArcCosine()], ids=repr)
 @pytest.mark.parametrize("epsilon", [0.0, 1e-3])
 def test_residuals_never_rise_as_filters_are_added(kernel: Kernel, epsilon: float) -> None:
     residuals = nested_residuals(kernel, epsilon)
     patches, _ = patches_and_filters()
-    rounding = 1e-10 * patches.square().sum(dim=1)
+    rounding = 1e-10 * homogeneous(kernel, patches, patches).diagonal()
     assert all(bool((after <= before + rounding).all()) for before, after in itertools.pairwise(residuals))
     assert bool((residuals[-1] < residuals[0]).all())
     assert bool((residuals > -rounding).all())
@@ -111,9 +126,11 @@ def test_the_coefficients_are_a_minimum(kernel: Kernel, epsilon: float) -> None:
     patches, filters = patches_and_filters()
     patches = patches / patches.norm(dim=1, keepdim=True)  # the regularised problem is stated for unit patches
     k, gram = homogeneous(kernel, patches, filters), homogeneous(kernel, filters, filters)
+    size = homogeneous(kernel, patches, patches).diagonal()  # gain^2, in which epsilon is measured
 
     def objective(a: Tensor) -> Tensor:
-        return 1 - 2 * (a * k).sum(dim=1) + ((a @ gram) * a).sum(dim=1) + epsilon * a.square().sum(dim=1)
+        distance = size - 2 * (a * k).sum(dim=1) + ((a @ gram) * a).sum(dim=1)
+        return distance + epsilon * size * a.square().sum(dim=1)
 
     best = projection_coefficients(patches, filters, kernel, epsilon=epsilon)
     value = objective(best)

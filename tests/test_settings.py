@@ -33,6 +33,12 @@ def test_no_real_number(value: Any) -> None:
         real_number("x", value, above=0, below=3)
 
 
+def test_a_number_of_at_most_another() -> None:
+    assert real_number("x", 3, most=3) == 3.0
+    with pytest.raises(ValueError, match=r"x must be a number above 0 and of at most 3, got 3\.5"):
+        real_number("x", 3.5, above=0, most=3)
+
+
 def test_words_and_truth_values() -> None:
     assert one_of("x", "a", ("a", "b")) == "a"
     with pytest.raises(ValueError, match="x must be 'a' or 'b', got 'c'"):

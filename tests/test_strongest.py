@@ -33,7 +33,7 @@ def test_the_strongest_images_are_found() -> None:
     torch.manual_seed(1)
     model = classifier(
         LayerConfig(5, 3, subsampling=2.0, kernel=kernels.Exponential(2.0, learnable=True)),
-        LayerConfig(4, 3, kernel=kernels.HyperbolicSine(2.5, learnable=True)),
+        LayerConfig(4, 3, kernel=kernels.CentredExponential(2.5, learnable=True)),
         LayerConfig(20, 3, padding=False),
     )
     model.model.network.kernel_layers[1].log_alpha.data += 0.5  # pyright: ignore[reportOptionalMemberAccess]
@@ -55,6 +55,23 @@ def test_the_strongest_images_are_found() -> None:
                 top, left = (min(max(round(first + 2 * place - side / 2), 0), 24 - side) for place in (y, x))
                 expected = images[image, :, top : top + side, left : left + side]
                 np.testing.assert_array_equal(found.patches[row, column], expected)
+
+
+def test_an_alpha_may_have_grown_beyond_what_a_setting_may_be() -> None:
+    torch.manual_seed(0)
+    model = classifier(LayerConfig(5, 3, subsampling=2.0), LayerConfig(4, 3, kernel=kernels.CentredExponential(79, True)))
+    log_alpha = model.model.network.kernel_layers[1].log_alpha
+    assert log_alpha is not None
+    log_alpha.data += 0.05
+    assert float(log_alpha.detach().exp()) > 82
+    images = np.random.default_rng(0).integers(0, 256, (9, 3, 24, 24), dtype=np.uint8)
+    (found,) = strongest_patches(model, images, filters=4, count=9)
+    values, _ = responses(model, images, 1).max(dim=2)
+    assert bool(torch.isfinite(values).all())
+    for row in range(4):
+        first = images[int(values[:, row].argmax())]
+        windows = np.lib.stride_tricks.sliding_window_view(first, found.patches.shape[-2:], axis=(1, 2))  # (3, y, x, h, w)
+        assert (windows == found.patches[row, 0][:, None, None]).all(axis=(0, 3, 4)).any()
 
 
 def test_a_square_is_found_where_it_is() -> None:

@@ -5,7 +5,8 @@
 
 where c, which rounding may take far beyond 1 (`kernels.WithAlpha`), counts as at most 1.
 Plain PyTorch makes two passes forward and eight backward over a map of (B, p, H, W) numbers, and dozens of small ones over
-the norms; here it is one each. `kernels.Exponential` and `kernels.CentredExponential` have the plain forms.
+the norms; here it is one each. `kernels.Exponential` and `kernels.CentredExponential` have the plain forms; the difference
+costs the latter's digits here where alpha is far below 1.
 """
 
 from typing import Any
