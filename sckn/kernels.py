@@ -192,10 +192,8 @@ class CentredExponential(WithAlpha):
     """kappa(u) = (exp(alpha u) - 1) / (exp(alpha) - 1), the exponential kernel without its constant part.
 
     That part is what all patches have in common; in deep layers it hides what they differ in, the more so the larger alpha is.
-    Without it, features of patches that are like no filter are small where alpha is large, and those of a deep network would
-    vanish: they are multiplied by the gain 1 / kappa'(0), so that a layer leaves small cosines about as they are.
-
-    Patches that are like a filter are lengthened, by up to the gain: (exp(alpha) - 1) / alpha.
+    What is left is small for patches that are not alike, and the maps of a deep network would vanish. So K is divided by
+    kappa'(0) and becomes |x| |x'| (exp(alpha c) - 1) / alpha with the cosine c: where that is small, the inner product <x, x'>.
 
     With `learnable`, the layer that uses this kernel learns log(alpha), so that alpha stays positive, starting here.
     """
@@ -210,10 +208,11 @@ class CentredExponential(WithAlpha):
         return self.alpha * torch.exp(self.alpha * u) / _expm1(self.alpha)
 
     def gain(self) -> float | Tensor:
-        return _expm1(self.alpha) / self.alpha
+        return (_expm1(self.alpha) / self.alpha) ** 0.5  # kappa'(0)^(-1/2)
 
     def _log_at_end(self) -> float | Tensor:
-        return self.alpha.log() if isinstance(self.alpha, Tensor) else math.log(self.alpha)
+        product = self.alpha * _expm1(self.alpha)
+        return (product.log() if isinstance(product, Tensor) else math.log(product)) / 2
 
     @staticmethod
     def _of_line_(line: Tensor, shift: Tensor, largest: float | Tensor) -> Tensor:
@@ -319,9 +318,7 @@ def from_inner_products(kernel: Kernel, inner: Tensor, x_norm: Tensor, y_norm: T
     norms = x_norm * y_norm
     present = norms > 0
     cosine = (inner / torch.where(present, norms, 1)).clamp(-1, 1)  # rounding may exceed Cauchy and Schwarz
-    gain = kernel.gain()
-    # not gain^2, which may be too large for fp32 where the product is not, and 0 times that would be NaN
-    return torch.where(present, gain * (gain * norms * kernel(cosine)), 0)
+    return torch.where(present, kernel.gain() ** 2 * norms * kernel(cosine), 0)
 
 
 _KERNELS: dict[str, type[Kernel]] = {

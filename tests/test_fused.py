@@ -90,7 +90,7 @@ def test_a_product_beyond_the_length_counts_as_the_length(centred: bool) -> None
     u = torch.full((1, 8, 1, 3), 0.1).contiguous(memory_format=torch.channels_last).cuda()
     lengths = torch.tensor([1e-12, 1e-20, 1.0]).reshape(1, 1, 1, 3).cuda().requires_grad_()
     found = exponential.exponential_map(u, lengths, 60.0, 1e-5, centred=centred)
-    size = math.expm1(60.0) / 60 if centred else 1.0
+    size = math.sqrt(math.expm1(60.0) / 60) if centred else 1.0
     expected = size * lengths.detach().sqrt().expand(1, 8, 1, 3)[..., :2]
     torch.testing.assert_close(found[..., :2].detach(), expected, rtol=1e-5, atol=0)
     (gradient,) = torch.autograd.grad(found.sum(), lengths)
@@ -103,7 +103,11 @@ def test_below_minus_the_length_nothing_is_cut_off(centred: bool) -> None:
     cosines = torch.tensor([-1.0, -1.5, -3.0, -1e30])
     u = (0.7 * cosines).reshape(1, 4, 1, 1).contiguous(memory_format=torch.channels_last).cuda()
     found = exponential.exponential_map(u, torch.full((1, 1, 1, 1), 0.49).cuda(), 1.5, 0.0, centred=centred)
-    exact = cosines.double().mul(1.5).expm1() / 1.5 if centred else (1.5 * (cosines.double() - 1)).exp()
+    exact = (
+        cosines.double().mul(1.5).expm1() / math.sqrt(1.5 * math.expm1(1.5))
+        if centred
+        else (1.5 * (cosines.double() - 1)).exp()
+    )
     torch.testing.assert_close(found.flatten().double().cpu(), 0.7 * exact, rtol=1e-5, atol=1e-30)
 
 
@@ -119,8 +123,8 @@ def test_the_centred_map_at_small_and_large_alpha(alpha: float, learned: bool) -
     inputs = [u, lengths, *([number] if learned else [])]
     found = exponential.exponential_map(u, lengths, number if learned else alpha, 1e-5, centred=True)
     exact = [tensor.detach().double().requires_grad_() for tensor in inputs]
-    length, size = exact[1].sqrt(), exact[2] if learned else alpha
-    expected = length * torch.expm1(size * exact[0] / (length + 1e-5)) / size
+    length, size = exact[1].sqrt(), exact[2] if learned else torch.tensor(alpha, dtype=torch.float64)
+    expected = length * torch.expm1(size * exact[0] / (length + 1e-5)) / (size * size.expm1()).sqrt()
     tolerance = 1e-6 * (1 + alpha + 1 / alpha)
     assert relative_error(found, expected) < tolerance
     gradients, right = torch.autograd.grad(found.sum(), inputs), torch.autograd.grad(expected.sum(), exact)

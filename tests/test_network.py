@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from sckn.inverse_root import InverseRoot, inverse_square_root
@@ -103,17 +104,22 @@ def test_kernel_matrices_found_together_are_those_of_each_layers_kernel(kinds: t
         torch.testing.assert_close(root @ right @ root, torch.eye(5, dtype=torch.float64), rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("alpha", [1.0, 4.0, 10.0])
 @pytest.mark.parametrize("inverse_root", ["eigh", "newton_schulz", "moving_frame"])
-def test_maps_of_a_deep_centred_network_keep_a_size_that_single_precision_has(inverse_root: InverseRoot) -> None:
-    """With random filters, and beside the same in double: what patches differ in is there to the digits of fp32."""
-    layer = LayerConfig(16, 3, padding=False, kernel=CentredExponential(10.0), inverse_root=inverse_root)
+def test_maps_of_a_deep_centred_network_keep_a_size_that_single_precision_has(inverse_root: InverseRoot, alpha: float) -> None:
+    """With patches for filters, nearly as k-means finds them, and beside the same in double: what patches differ in is there to
+    the digits of fp32."""
+    layer = LayerConfig(16, 3, padding=False, kernel=CentredExponential(alpha), inverse_root=inverse_root)
     network = CKN(NetworkConfig(16, (layer,) * 9)).double().eval()
     images = torch.randn(3, 16, 22, 22, dtype=torch.float64)
     size, maps, single = float(images.norm(dim=1).mean()), images, images.float()
     with torch.no_grad():
         for exact, rounded in zip(network.kernel_layers, copy.deepcopy(network).float().kernel_layers, strict=True):
+            patches = F.unfold(maps, 3).transpose(1, 2).reshape(-1, 16, 3, 3)
+            exact.filters.copy_(patches[torch.randperm(len(patches))[:16]])
+            rounded.filters.copy_(exact.filters)
             maps, single = exact(maps), rounded(single)
-            assert 0.1 * size < float(maps.norm(dim=1).mean()) < 1e4 * size
+            assert 1e-3 * size < float(maps.norm(dim=1).mean()) < 1e15 * size
             differences = maps - maps.mean(dim=(0, 2, 3), keepdim=True)
             assert float((single - maps).norm()) < 1e-3 * float(differences.norm())
 
