@@ -102,6 +102,22 @@ def test_units_of_others() -> None:
     assert bool(torch.isfinite(flat.draw(3, seed=0)[0]).all())
 
 
+@KINDS
+@pytest.mark.parametrize("floor", [0.1, 3.0])
+def test_patches_divided_by_their_contrast(scale: int, low_resolution: bool, floor: float) -> None:
+    """The same places in both sources; what a network sees and what it is to say are divided by one number a patch."""
+    config = UpscalerConfig(scale, low_resolution)
+    plain = PatchSource(photos(), config, patch=14, margin=2)
+    source = PatchSource(photos(), config, patch=14, margin=2, contrast_floor=floor)
+    assert source.units == plain.units
+    (seen, lost), (inputs, targets) = (each.draw(300, seed=1) for each in (plain, source))
+    for index in range(300):
+        contrast = float((seen[index].double() ** 2).mean() + floor**2) ** 0.5
+        torch.testing.assert_close(inputs[index], seen[index] / contrast, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(targets[index], lost[index] / contrast, rtol=1e-5, atol=1e-6)
+    assert float(inputs.square().mean(dim=(1, 2, 3)).max()) < 1
+
+
 @pytest.mark.parametrize("size", [(1, 40), (3, 3), (17, 40)])
 @KINDS
 def test_photos_that_are_too_small_are_named(scale: int, low_resolution: bool, size: tuple[int, int]) -> None:
@@ -115,6 +131,9 @@ def test_what_it_refuses() -> None:
         PatchSource(photos(), UpscalerConfig(2), patch=18, margin=9)
     with pytest.raises(ValueError, match="no photographs"):
         PatchSource({}, UpscalerConfig(2), patch=32, margin=9)
+    for floor in (-1.0, float("nan")):
+        with pytest.raises(ValueError, match="contrast_floor must be a number of at least 0"):
+            PatchSource(photos(), UpscalerConfig(2), patch=12, margin=1, contrast_floor=floor)
     source = PatchSource(photos(), UpscalerConfig(2), patch=12, margin=1)
     with pytest.raises(ValueError, match="count must be a whole number"):
         source.draw(0, seed=0)

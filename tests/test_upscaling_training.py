@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,9 +11,12 @@ import torch
 from PIL import Image
 from skimage.data import camera
 
-from sckn import Upscaler, load
+from sckn import CKN, KernelModel, NetworkConfig, Upscaler, load, save
+from sckn.kernels import CentredExponential, Exponential
+from sckn.superres.bsds500 import read_bsds500
 from sckn.superres.evaluation import evaluate_upscaling
 from sckn.superres.experiment import UpscalingExperiment, is_upscaling_experiment
+from sckn.superres.patch_source import PatchSource
 from sckn.superres.training import held_out, run_upscaling
 
 EXPERIMENTS = sorted(Path(__file__).parents[1].glob("experiments/superres-*.toml"))
@@ -94,6 +98,30 @@ def test_a_tiny_network_beats_bicubic(
     assert larger.shape == (40 * scale, 50 * scale)
 
 
+def test_patches_of_little_contrast_may_count_as_others(tiny: UpscalingExperiment, photos: Path, tmp_path: Path) -> None:
+    """W is then that of the weighted ridge problem, here found by hand from the same filters; validation is as it was."""
+    still = replace(tiny, recipe=replace(tiny.recipe, epochs=0), samples=200)
+    reports = {
+        floor: run_upscaling(replace(still, contrast_floor=floor), photos, CPU, tmp_path / str(floor)) for floor in (0.0, 0.3)
+    }
+    kept, _ = held_out(read_bsds500(photos), 2)
+    source = PatchSource(kept, tiny.upscaler, patch=16, margin=2)
+    seen, lost = (part.double() for part in source.draw(200, tiny.seed))
+    for floor, report in reports.items():
+        # the filters are those of k-means on patches so divided: the directions of patches are the same
+        network = report.upscaler.model.network.double()
+        with torch.no_grad():
+            features = network(seen).permute(0, 2, 3, 1).flatten(1, 2)  # (200, pixels, filters)
+        contrast = (seen.square().mean(dim=(1, 2, 3)) + floor**2).sqrt() if floor else torch.ones(200, dtype=torch.float64)
+        rows = torch.cat([features / contrast[:, None, None], torch.ones(*features.shape[:2], 1)], dim=2).flatten(0, 1)
+        right = (lost.flatten(1) / contrast[:, None]).flatten()
+        solution = torch.linalg.lstsq(rows, right[:, None]).solution.flatten()
+        found = report.upscaler.model.weights.detach().flatten().double() / source.units.target
+        errors = [float((rows @ torch.cat([w, solution[-1:]]) - right).square().mean()) for w in (found, solution[:-1])]
+        assert errors[0] == pytest.approx(errors[1], rel=1e-3)
+    assert not torch.allclose(reports[0.0].upscaler.model.weights, reports[0.3].upscaler.model.weights, rtol=0.05)
+
+
 def test_a_finished_run_is_resumed_to_the_same_model(tiny: UpscalingExperiment, photos: Path, tmp_path: Path) -> None:
     shorter = replace(tiny, samples=60, recipe=replace(tiny.recipe, epochs=1), validation_photos=0)
     first = run_upscaling(shorter, photos, CPU, tmp_path / "run")
@@ -103,6 +131,59 @@ def test_a_finished_run_is_resumed_to_the_same_model(tiny: UpscalingExperiment, 
     again = run_upscaling(shorter, photos, CPU, tmp_path / "run", resume=True)
     assert torch.equal(first.upscaler.model.weights, again.upscaler.model.weights)
     assert [record["epoch"] for record in again.history] == [0, 1]
+
+
+def test_training_may_begin_with_the_filters_of_another_upscaler(
+    tiny: UpscalingExperiment, photos: Path, tmp_path: Path
+) -> None:
+    """For another factor, too; without an epoch they stay what they are, and alone W is found."""
+    first = run_upscaling(replace(tiny, samples=100), photos, CPU, tmp_path / "first").upscaler
+    file = str(tmp_path / "first" / "model.safetensors")
+    still = replace(tiny, scale=3, samples=100, start=file, recipe=replace(tiny.recipe, epochs=0))
+    said: list[str] = []
+    begun = run_upscaling(still, photos, CPU, tmp_path / "second", say=said.append).upscaler
+    assert begun.scale == 3
+    assert not any("k-means" in sentence for sentence in said)
+    for name, tensor in first.model.network.state_dict().items():
+        assert torch.equal(begun.model.network.state_dict()[name], tensor), name
+    by_itself = run_upscaling(replace(still, start=""), photos, CPU, tmp_path / "third").upscaler
+    own, theirs = (each.model.network.kernel_layers[0].filters for each in (by_itself, first))
+    assert not torch.equal(own, theirs)
+
+
+@pytest.mark.parametrize(
+    ("setting", "sentence"),
+    [
+        ({"filters": 13}, "12 filters of 3 x 3 with learned Exponential, not a layer of 13 filters"),
+        ({"kernel": Exponential(4.0)}, "learned Exponential, not a layer of 12 filters of 3 x 3 with Exponential"),
+        ({"kernel": CentredExponential(4.0, learnable=True)}, "not .* with learned CentredExponential"),
+        (None, "2 layers, not 1"),
+    ],
+    ids=str,
+)
+def test_it_begins_with_the_same_layers_only(
+    tiny: UpscalingExperiment, photos: Path, tmp_path: Path, setting: dict[str, Any] | None, sentence: str
+) -> None:
+    file = save(tiny_upscaler_of(tiny), tmp_path / "other.safetensors")
+    layers = tiny.network.layers
+    network = NetworkConfig(1, layers[:1] if setting is None else (layers[0], replace(layers[1], **setting)))
+    with pytest.raises(ValueError, match=f"start: the network of .*other.safetensors has .*{sentence}"):
+        run_upscaling(replace(tiny, network=network, start=str(file)), photos, CPU, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_start_that_is_no_upscaler_is_refused(tiny: UpscalingExperiment, photos: Path, tmp_path: Path) -> None:
+    for start, sentence in (("cifar10", "an Upscaler is needed"), (str(tmp_path / "none.safetensors"), "none.safetensors")):
+        with pytest.raises((ValueError, OSError), match=sentence):
+            run_upscaling(replace(tiny, start=start), photos, CPU, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(ValueError, match="start must be the name or file of an upscaler, or empty, got 3"):
+        replace(tiny, start=3)
+
+
+def tiny_upscaler_of(experiment: UpscalingExperiment) -> Upscaler:
+    network = CKN(experiment.network)
+    return Upscaler(KernelModel(network, torch.zeros(12, 1), per_pixel=True), experiment.upscaler)
 
 
 def test_photos_held_out_are_spread_and_not_learned_from() -> None:

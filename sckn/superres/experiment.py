@@ -39,11 +39,13 @@ class UpscalingExperiment:
     name: of the result. dataset: "bsds500". network, recipe: what is trained, and how, with the square loss.
     scale: the factor. low_resolution: the network works on the small image (see `Upscaler`).
     patch: side of the network's input in training. samples: how many such patches in an epoch; the paper has 200,000 in all.
-    new_patches: others in each epoch.
+    new_patches: others in each epoch. contrast_floor: how little contrast a patch has that still counts as much as others (see
+        `PatchSource`); 0 weighs patches as they are.
     regularization: lambda, of features and targets scaled to mean squares that do not depend on the photographs.
     validation_photos: how many photographs are held out, evenly spread over all; 0 trains on all of them.
     validation_samples: patches of these, on which each epoch is judged.
-    kmeans_samples: patches from which the first filters are learned. patches, iterations: of k-means, for each layer.
+    start: an upscaler, by its name or file, with whose filters and alphas training begins; empty begins with those of k-means.
+    kmeans_samples: patches from which these are learned. patches, iterations: of k-means, for each layer.
     batch_size: samples encoded at a time in that. seed: of all that is random.
     """
 
@@ -56,9 +58,11 @@ class UpscalingExperiment:
     patch: int = 32
     samples: int = 200_000
     new_patches: bool = False
+    contrast_floor: float = 0.0
     regularization: float = 1e-7
     validation_photos: int = 25
     validation_samples: int = 5000
+    start: str = ""
     kmeans_samples: int = 5000
     patches: int = 100_000
     iterations: int = 20
@@ -73,11 +77,14 @@ class UpscalingExperiment:
             "dataset": one_of("dataset", self.dataset, DATASETS),
             "low_resolution": true_or_false("low_resolution", self.low_resolution),
             "new_patches": true_or_false("new_patches", self.new_patches),
+            "contrast_floor": real_number("contrast_floor", self.contrast_floor, least=0),
             "regularization": real_number("regularization", self.regularization, above=0),
             **{name: whole_number(name, getattr(self, name), least) for name, least in LEAST.items()},
         }
         for name, value in checked.items():
             object.__setattr__(self, name, value)
+        if not isinstance(self.start, str):
+            raise ValueError(f"start must be the name or file of an upscaler, or empty, got {self.start!r}")
         if self.recipe.classifies:
             raise ValueError(f'super-resolution learns numbers: set loss = "square" in the recipe, not "{self.recipe.loss}"')
         if self.recipe.flip or self.recipe.shift:

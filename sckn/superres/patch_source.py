@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sckn.settings import whole_number
+from sckn.settings import real_number, whole_number
 from sckn.superres import detail
 from sckn.superres.evaluation import cropped_to_multiple
 from sckn.superres.imresize import imresize
@@ -43,6 +43,10 @@ class PatchSource:
     patch: side of the network's input. margin: what the network loses on each side.
     device: where photographs and patches are.
     units: those of the training patches for a source of validation patches; None is its own.
+    contrast_floor: both of a pair are divided by the root mean square of what the network sees and this number, in units; 0
+        leaves them as they are. What a kernel network makes of a patch grows in proportion to it, so this changes nothing but
+        how much a patch of little contrast counts: as much as others, down to about this contrast. Quality is judged so, too:
+        SSIM weighs errors by the contrast around them, PSNR a photograph's by their size.
 
     Example
     -------
@@ -62,7 +66,9 @@ class PatchSource:
         margin: int,
         device: torch.device | str = "cpu",
         units: Units | None = None,
+        contrast_floor: float = 0.0,
     ) -> None:
+        self.contrast_floor = real_number("contrast_floor", contrast_floor, least=0)
         self.config, self.patch, self.margin = config, whole_number("patch", patch), margin
         self.fine = config.scale if config.low_resolution else 1  # pixels of a target along a side of a pixel seen
         self.side = target_side(patch, margin)
@@ -85,7 +91,7 @@ class PatchSource:
         self.ends = places.cumsum(0)  # of the numbers of each photograph's places, among those of all
 
     def draw(self, count: int, seed: int) -> tuple[Tensor, Tensor]:
-        """Inputs (count, 1, patch, patch) and targets (count, outputs, h, w), divided by the units.
+        """Inputs (count, 1, patch, patch) and targets (count, outputs, h, w), divided by the units, and by their contrast.
 
         Every place of every photograph is as likely as any other; the same seed gives the same patches on every device.
         """
@@ -107,6 +113,10 @@ class PatchSource:
                 inputs[part][symmetry::SYMMETRIES] = turned(seen[symmetry::SYMMETRIES], symmetry)
                 turned_lost = turned(lost[symmetry::SYMMETRIES], symmetry)
                 targets[part][symmetry::SYMMETRIES] = F.pixel_unshuffle(turned_lost, self.fine)
+        if self.contrast_floor:
+            contrast = (inputs.square().mean(dim=(1, 2, 3), keepdim=True) + self.contrast_floor**2).sqrt()
+            inputs /= contrast
+            targets /= contrast
         return inputs, targets
 
 

@@ -1,7 +1,7 @@
 """Training an upscaler: filters by k-means on detail, then the recipe with the square loss, on patches of photographs.
 
-Some photographs are held out. Patches of them judge each epoch, and they themselves, whole and by the protocol of
-evaluation, the final model; test sets play no part. Beside the files of any training the run folder has
+Some photographs are held out. Patches of them, all of the same weight, judge each epoch, and they themselves, whole and by the
+protocol of evaluation, the final model; test sets play no part. Beside the files of any training the run folder has
 
     RUN/report.json    the figures
     RUN/crops/         details of some of these photographs, side by side, for the report
@@ -16,7 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sckn.checkpoint import load_upscaler
 from sckn.clock import Clock
+from sckn.kernels import WithAlpha
+from sckn.layer import LayerConfig
 from sckn.model import KernelModel
 from sckn.network import CKN
 from sckn.precision import precision
@@ -78,11 +81,11 @@ def run_upscaling(
     say: Callable[[str], None] = lambda sentence: None,
 ) -> UpscalingReport:
     """Train; the run folder then holds the upscaler as model.safetensors, its figures as report.json, and report.html."""
-    clock = Clock(device)
+    clock, first = Clock(device), _first_filters(experiment)
     photos = read_bsds500(folder)
     kept, others = held_out(photos, experiment.validation_photos)
     settings: dict[str, Any] = {"patch": experiment.patch, "margin": experiment.margin, "device": device}
-    source = PatchSource(kept, experiment.upscaler, **settings)
+    source = PatchSource(kept, experiment.upscaler, **settings, contrast_floor=experiment.contrast_floor)
     validation = PatchSource(others, experiment.upscaler, **settings, units=source.units) if others else None
     clock.lap("photographs")
     store = RunFolder.open(run, experiment.to_dict(), resume=resume, tensorboard=tensorboard)
@@ -91,9 +94,12 @@ def run_upscaling(
     torch.manual_seed(experiment.seed)
     network = CKN(experiment.network).to(device)
     if not store.has_state():
-        say(f"{experiment.name}: k-means on {len(kept)} photographs")
-        _fit_unsupervised(network, images, experiment)
-    clock.lap("k-means")
+        if first is not None:
+            network.load_state_dict(first)
+        else:
+            say(f"{experiment.name}: k-means on {len(kept)} photographs")
+            _fit_unsupervised(network, images, experiment)
+    clock.lap("first filters")
     say(f"{experiment.name}: {experiment.recipe.epochs} epochs with {experiment.samples} patches")
     result = train_supervised(
         network,
@@ -139,6 +145,25 @@ def in_grey_levels(model: KernelModel, config: UpscalerConfig, units: Units) -> 
     """The upscaler of a model that learned detail and targets divided by these units."""
     scaled = KernelModel(model.network, model.weights * units.target, model.bias * units.target, per_pixel=True)
     return Upscaler(scaled, UpscalerConfig(config.scale, config.low_resolution, units.detail)).eval()
+
+
+def _first_filters(experiment: UpscalingExperiment) -> dict[str, Tensor] | None:
+    """Filters and alphas of the upscaler to begin with, if there is one; its layers must be those of the experiment."""
+    if not experiment.start:
+        return None
+    network = load_upscaler(experiment.start).model.network
+    wanted, found = ([_shape(layer) for layer in config.layers] for config in (experiment.network, network.config))
+    if wanted != found:
+        unlike = [f"{theirs}, not {ours}" for ours, theirs in zip(wanted, found, strict=False) if ours != theirs]
+        difference = unlike[0] if unlike else f"{len(found)} layers, not {len(wanted)}"
+        raise ValueError(f"start: the network of {experiment.start} has {difference}; begin with one that has the same layers")
+    return network.state_dict()
+
+
+def _shape(layer: LayerConfig) -> str:
+    learned = isinstance(layer.kernel, WithAlpha) and layer.kernel.learnable
+    kernel = f"{'learned ' if learned else ''}{type(layer.kernel).__name__}"
+    return f"a layer of {layer.filters} filters of {layer.patch} x {layer.patch} with {kernel}"
 
 
 def _fit_unsupervised(network: CKN, images: Tensor, experiment: UpscalingExperiment) -> None:
