@@ -41,11 +41,13 @@ class UpscalingExperiment:
     patch: side of the network's input in training. samples: how many such patches in an epoch; the paper has 200,000 in all.
     new_patches: others in each epoch. contrast_floor: how little contrast a patch has that still counts as much as others (see
         `PatchSource`); 0 weighs patches as they are.
-    regularization: lambda, of features and targets scaled to mean squares that do not depend on the photographs.
+    regularization: lambda, of features and targets scaled to mean squares that do not depend on the photographs, but for what
+        `contrast_floor` does to them.
     validation_photos: how many photographs are held out, evenly spread over all; 0 trains on all of them.
     validation_samples: patches of these, on which each epoch is judged.
-    start: an upscaler, by its name or file, with whose filters and alphas training begins; empty begins with those of k-means.
-    kmeans_samples: patches from which these are learned. patches, iterations: of k-means, for each layer.
+    start: an upscaler, by its name or file, of the same layers, with whose filters and learned alphas training begins; empty
+        begins with filters of k-means.
+    kmeans_samples: patches from which k-means learns. patches, iterations: of k-means, for each layer.
     batch_size: samples encoded at a time in that. seed: of all that is random.
     """
 

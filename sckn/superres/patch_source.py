@@ -91,7 +91,8 @@ class PatchSource:
         self.ends = places.cumsum(0)  # of the numbers of each photograph's places, among those of all
 
     def draw(self, count: int, seed: int) -> tuple[Tensor, Tensor]:
-        """Inputs (count, 1, patch, patch) and targets (count, outputs, h, w), divided by the units, and by their contrast.
+        """Inputs (count, 1, patch, patch) and targets (count, outputs, h, w), divided by the units, and with a floor by their
+        contrast.
 
         Every place of every photograph is as likely as any other; the same seed gives the same patches on every device.
         """

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from sckn.checkpoint import load_upscaler
 from sckn.clock import Clock
-from sckn.kernels import WithAlpha
 from sckn.layer import LayerConfig
 from sckn.model import KernelModel
 from sckn.network import CKN
@@ -81,7 +80,9 @@ def run_upscaling(
     say: Callable[[str], None] = lambda sentence: None,
 ) -> UpscalingReport:
     """Train; the run folder then holds the upscaler as model.safetensors, its figures as report.json, and report.html."""
-    clock, first = Clock(device), _first_filters(experiment)
+    clock = Clock(device)
+    begun = RunFolder(run, {}).has_state()
+    first = _first_filters(experiment) if experiment.start and not begun else None  # before anything is written
     photos = read_bsds500(folder)
     kept, others = held_out(photos, experiment.validation_photos)
     settings: dict[str, Any] = {"patch": experiment.patch, "margin": experiment.margin, "device": device}
@@ -95,7 +96,7 @@ def run_upscaling(
     network = CKN(experiment.network).to(device)
     if not store.has_state():
         if first is not None:
-            network.load_state_dict(first)
+            network.load_state_dict(first, strict=False)  # a moving frame comes with the first step
         else:
             say(f"{experiment.name}: k-means on {len(kept)} photographs")
             _fit_unsupervised(network, images, experiment)
@@ -147,23 +148,23 @@ def in_grey_levels(model: KernelModel, config: UpscalerConfig, units: Units) -> 
     return Upscaler(scaled, UpscalerConfig(config.scale, config.low_resolution, units.detail)).eval()
 
 
-def _first_filters(experiment: UpscalingExperiment) -> dict[str, Tensor] | None:
-    """Filters and alphas of the upscaler to begin with, if there is one; its layers must be those of the experiment."""
-    if not experiment.start:
-        return None
-    network = load_upscaler(experiment.start).model.network
-    wanted, found = ([_shape(layer) for layer in config.layers] for config in (experiment.network, network.config))
+def _first_filters(experiment: UpscalingExperiment) -> dict[str, Tensor]:
+    """Filters and learned alphas of the upscaler to begin with; its layers must be those of the experiment."""
+    try:
+        network = load_upscaler(experiment.start).model.network
+    except (ValueError, OSError) as error:
+        raise ValueError(f"start: {error}") from error
+    wanted, found = ([_kind(layer) for layer in config.layers] for config in (experiment.network, network.config))
     if wanted != found:
         unlike = [f"{theirs}, not {ours}" for ours, theirs in zip(wanted, found, strict=False) if ours != theirs]
         difference = unlike[0] if unlike else f"{len(found)} layers, not {len(wanted)}"
         raise ValueError(f"start: the network of {experiment.start} has {difference}; begin with one that has the same layers")
-    return network.state_dict()
+    return dict(network.named_parameters())
 
 
-def _shape(layer: LayerConfig) -> str:
-    learned = isinstance(layer.kernel, WithAlpha) and layer.kernel.learnable
-    kernel = f"{'learned ' if learned else ''}{type(layer.kernel).__name__}"
-    return f"a layer of {layer.filters} filters of {layer.patch} x {layer.patch} with {kernel}"
+def _kind(layer: LayerConfig) -> str:
+    """What a layer has in common with one that may begin with its filters."""
+    return f"a layer of {layer.filters} filters of {layer.patch} x {layer.patch} with {layer.kernel}"
 
 
 def _fit_unsupervised(network: CKN, images: Tensor, experiment: UpscalingExperiment) -> None:
