@@ -53,7 +53,7 @@ def save(model: Model, path: str | Path, *, half: bool = False) -> Path:
     """Write a network, alone, with its linear model, or as a classifier or an upscaler; a file that was there is replaced only
     once the new one is whole.
 
-    With `half` weights take two bytes instead of four; `load` gives them back in fp32, rounded.
+    With `half` filters take two bytes a number instead of four; `load` gives them back in fp32, rounded.
     """
     weighted = model.model if isinstance(model, ImageClassifier | Upscaler) else model
     network = weighted.network if isinstance(weighted, KernelModel) else weighted
@@ -74,10 +74,11 @@ def save(model: Model, path: str | Path, *, half: bool = False) -> Path:
 
 
 def _halved(model: CKN | KernelModel) -> dict[str, Tensor]:
-    """Weights in half precision. Single numbers are not worth it, and buffers (a moving frame) must not be rounded."""
-    halves = {name: weight.detach().half() for name, weight in model.named_parameters() if weight.dim()}
+    """The filters, most of the numbers, in half precision: their length is 1. The linear model is as large as features are
+    small, so that half precision may not hold it, and a moving frame must not be rounded."""
+    halves = {name: weight.detach().half() for name, weight in model.named_parameters() if name.endswith("filters")}
     if not all(bool(torch.isfinite(half).all()) for half in halves.values()):
-        raise ValueError("the model has weights too large for half precision; save it without half=True")
+        raise ValueError("the model has filters too large for half precision; save it without half=True")
     return halves
 
 
