@@ -9,8 +9,8 @@ gain it is that times gain^2.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -70,6 +70,7 @@ class WithAlpha(Kernel):
     With `learnable`, the layer that uses this kernel learns log(alpha), so that alpha stays positive, starting here.
     """
 
+    _centred: ClassVar[bool] = False
     _most: ClassVar[float] = math.inf
 
     alpha: float | Tensor = 4.0
@@ -80,10 +81,6 @@ class WithAlpha(Kernel):
             object.__setattr__(self, "alpha", real_number("alpha", self.alpha, above=0, most=self._most))
         object.__setattr__(self, "learnable", true_or_false("learnable", self.learnable))
 
-    def learned(self, alpha: Tensor) -> Self:
-        """This kernel with an alpha that was learned, beginning with its own."""
-        return replace(self, alpha=alpha)
-
     def scaled(self, projected: Tensor, squares: Tensor, offset: float, *, overwrite: bool = False) -> Tensor:
         """As `Kernel.scaled`, written f(scale <z, x>) exp(shift): few passes over the large map, where the formula has many.
 
@@ -91,7 +88,7 @@ class WithAlpha(Kernel):
         which a patch without length would have a large one, whose exponential is infinite.
         """
         if exponential.applies(projected, squares):
-            return self._fused(projected, squares, offset)
+            return exponential.exponential_map(projected, squares, self.alpha, offset, centred=self._centred)
         if overwrite and projected.device.type == "cpu" and projected.dtype == squares.dtype and not torch.is_grad_enabled():
             norms = squares.sqrt()
             scale = (self.alpha / (norms + offset)).masked_fill_(norms == 0, 0)
@@ -105,10 +102,6 @@ class WithAlpha(Kernel):
         scale = torch.where(absent, 0, self.alpha / (length + offset))
         shift = torch.where(absent, -torch.inf, length.log() - self._log_at_end())
         return self._of_line(projected, scale, shift)
-
-    @abstractmethod
-    def _fused(self, projected: Tensor, squares: Tensor, offset: float) -> Tensor:
-        """`scaled` on a GPU."""
 
     @abstractmethod
     def _log_at_end(self) -> float | Tensor:
@@ -150,9 +143,6 @@ class Exponential(WithAlpha):
 
     def derivative(self, u: Tensor) -> Tensor:
         return self.alpha * self(u)
-
-    def _fused(self, projected: Tensor, squares: Tensor, offset: float) -> Tensor:
-        return exponential.exponential_map(projected, squares, self.alpha, offset)
 
     def _log_at_end(self) -> float | Tensor:
         return self.alpha
@@ -205,24 +195,11 @@ class CentredExponential(WithAlpha):
     What is left is small for patches that are not alike, and the maps of a deep network would vanish. So K is divided by
     kappa'(0) and becomes |x| |x'| (exp(alpha c) - 1) / alpha with the cosine c: where that is small, the inner product <x, x'>.
 
-    With `learnable`, the layer that uses this kernel learns log(alpha), so that alpha stays positive, starting here. What K is
-    then divided by is kappa'(0)^2 of the present alpha over kappa'(0) of the first one: while alpha changes and the linear
-    model does not, features of patches that are like no filter keep their size.
-
-    first_alpha: of a learned kernel, the alpha that it began with.
+    With `learnable`, the layer that uses this kernel learns log(alpha), so that alpha stays positive, starting here.
     """
 
+    _centred: ClassVar[bool] = True
     _most: ClassVar[float] = 80.0  # exp(alpha) is infinite in fp32 from 88.8 on, and there are factors beside it
-
-    first_alpha: float | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.first_alpha is not None:
-            object.__setattr__(self, "first_alpha", real_number("first_alpha", self.first_alpha, above=0, most=self._most))
-
-    def learned(self, alpha: Tensor) -> Self:
-        return replace(self, alpha=alpha, first_alpha=float(self.alpha) if self.first_alpha is None else self.first_alpha)
 
     def __call__(self, u: Tensor) -> Tensor:
         return torch.expm1(self.alpha * u) / _expm1(self.alpha)
@@ -231,21 +208,11 @@ class CentredExponential(WithAlpha):
         return self.alpha * torch.exp(self.alpha * u) / _expm1(self.alpha)
 
     def gain(self) -> float | Tensor:
-        return self._rest() * _expm1(self.alpha) / self.alpha
-
-    def _rest(self) -> float | Tensor:
-        """kappa'(0) gain."""
-        first = self.alpha if self.first_alpha is None else self.first_alpha
-        return (first / _expm1(first)) ** 0.5
-
-    def _fused(self, projected: Tensor, squares: Tensor, offset: float) -> Tensor:
-        rest = self._rest()
-        if isinstance(rest, Tensor):
-            return rest * exponential.exponential_map(projected, squares, self.alpha, offset, centred=1.0)
-        return exponential.exponential_map(projected, squares, self.alpha, offset, centred=rest)
+        return (_expm1(self.alpha) / self.alpha) ** 0.5  # kappa'(0)^(-1/2)
 
     def _log_at_end(self) -> float | Tensor:
-        return _log(self.alpha) - _log(self._rest())
+        product = self.alpha * _expm1(self.alpha)
+        return (product.log() if isinstance(product, Tensor) else math.log(product)) / 2
 
     @staticmethod
     def _of_line_(line: Tensor, shift: Tensor, largest: float | Tensor) -> Tensor:
@@ -254,10 +221,6 @@ class CentredExponential(WithAlpha):
     def _of_line(self, u: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
         value: Tensor = _Expm1OfLine.apply(u, scale, shift, self.alpha)  # pyright: ignore[reportAssignmentType]
         return value
-
-
-def _log(number: float | Tensor) -> Any:
-    return number.log() if isinstance(number, Tensor) else math.log(number)
 
 
 def _expm1(number: float | Tensor) -> Any:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Self, get_args
 
 import torch
@@ -119,12 +119,11 @@ class KernelLayer(nn.Module):
     @property
     def kernel(self) -> Kernel:
         """kappa, with the alpha learned so far."""
-        kernel = self.config.kernel
-        if self.log_alpha is None or not isinstance(kernel, WithAlpha):
-            return kernel
+        if self.log_alpha is None:
+            return self.config.kernel
         # fp32 at least, so that a network in half precision keeps its alpha
         log_alpha = self.log_alpha.to(torch.promote_types(self.log_alpha.dtype, torch.float32))
-        return kernel.learned(log_alpha.exp())
+        return replace(self.config.kernel, alpha=log_alpha.exp())  # pyright: ignore[reportArgumentType, reportCallIssue]
 
     def directions(self) -> Tensor:
         """The filters at unit norm, (p, c e e): the columns of Z."""

@@ -67,14 +67,12 @@ def test_map_and_gradients_are_those_of_the_formula(
     alpha = torch.tensor(2.5, device="cuda")
     inputs = [u.requires_grad_(), lengths.requires_grad_(), *([alpha.requires_grad_()] if learned else [])]
     weights = channels_last(3, channels, 5, 7).cuda()
-    size = 1.3 if kind is CentredExponential else None
-    found = exponential.exponential_map(u, lengths, alpha if learned else 2.5, 0.01, centred=size)
+    found = exponential.exponential_map(u, lengths, alpha if learned else 2.5, 0.01, centred=kind is CentredExponential)
     gradients = torch.autograd.grad(found, inputs, weights)
     exact = [tensor.detach().double().requires_grad_() for tensor in inputs]
     norms = root(exact[1])
     kernel = kind(exact[2] if learned else 2.5)
-    gain = 1.0 if size is None else size / kernel.derivative(torch.zeros((), dtype=torch.float64, device="cuda"))
-    expected = gain * norms * kernel(exact[0] / torch.where(norms == 0, 1, norms + 0.01))
+    expected = kernel.gain() * norms * kernel(exact[0] / torch.where(norms == 0, 1, norms + 0.01))
     expected_gradients = torch.autograd.grad(expected, exact, weights.double())
     assert found.dtype == torch.float32
     assert found.is_contiguous(memory_format=torch.channels_last)
@@ -87,12 +85,12 @@ def test_map_and_gradients_are_those_of_the_formula(
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("centred", [None, 0.5])
-def test_a_product_beyond_the_length_counts_as_the_length(centred: float | None) -> None:
+@pytest.mark.parametrize("centred", [False, True])
+def test_a_product_beyond_the_length_counts_as_the_length(centred: bool) -> None:
     u = torch.full((1, 8, 1, 3), 0.1).contiguous(memory_format=torch.channels_last).cuda()
     lengths = torch.tensor([1e-12, 1e-20, 1.0]).reshape(1, 1, 1, 3).cuda().requires_grad_()
     found = exponential.exponential_map(u, lengths, 60.0, 1e-5, centred=centred)
-    size = 1.0 if centred is None else centred * math.expm1(60.0) / 60
+    size = math.sqrt(math.expm1(60.0) / 60) if centred else 1.0
     expected = size * lengths.detach().sqrt().expand(1, 8, 1, 3)[..., :2]
     torch.testing.assert_close(found[..., :2].detach(), expected, rtol=1e-5, atol=0)
     (gradient,) = torch.autograd.grad(found.sum(), lengths)
@@ -100,12 +98,16 @@ def test_a_product_beyond_the_length_counts_as_the_length(centred: float | None)
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("centred", [None, 0.5])
-def test_below_minus_the_length_nothing_is_cut_off(centred: float | None) -> None:
+@pytest.mark.parametrize("centred", [False, True])
+def test_below_minus_the_length_nothing_is_cut_off(centred: bool) -> None:
     cosines = torch.tensor([-1.0, -1.5, -3.0, -1e30])
     u = (0.7 * cosines).reshape(1, 4, 1, 1).contiguous(memory_format=torch.channels_last).cuda()
     found = exponential.exponential_map(u, torch.full((1, 1, 1, 1), 0.49).cuda(), 1.5, 0.0, centred=centred)
-    exact = (1.5 * (cosines.double() - 1)).exp() if centred is None else centred * cosines.double().mul(1.5).expm1() / 1.5
+    exact = (
+        cosines.double().mul(1.5).expm1() / math.sqrt(1.5 * math.expm1(1.5))
+        if centred
+        else (1.5 * (cosines.double() - 1)).exp()
+    )
     torch.testing.assert_close(found.flatten().double().cpu(), 0.7 * exact, rtol=1e-5, atol=1e-30)
 
 
@@ -119,10 +121,10 @@ def test_the_centred_map_at_small_and_large_alpha(alpha: float, learned: bool) -
     lengths = norms.square().cuda().requires_grad_()
     number = torch.tensor(alpha).cuda().requires_grad_()
     inputs = [u, lengths, *([number] if learned else [])]
-    found = exponential.exponential_map(u, lengths, number if learned else alpha, 1e-5, centred=1.0)
+    found = exponential.exponential_map(u, lengths, number if learned else alpha, 1e-5, centred=True)
     exact = [tensor.detach().double().requires_grad_() for tensor in inputs]
     length, size = exact[1].sqrt(), exact[2] if learned else torch.tensor(alpha, dtype=torch.float64)
-    expected = length * torch.expm1(size * exact[0] / (length + 1e-5)) / size
+    expected = length * torch.expm1(size * exact[0] / (length + 1e-5)) / (size * size.expm1()).sqrt()
     tolerance = 1e-6 * (1 + alpha + 1 / alpha)
     assert relative_error(found, expected) < tolerance
     gradients, right = torch.autograd.grad(found.sum(), inputs), torch.autograd.grad(expected.sum(), exact)
@@ -131,8 +133,8 @@ def test_the_centred_map_at_small_and_large_alpha(alpha: float, learned: bool) -
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("centred", [None, 0.5])
-def test_nan_is_not_taken_for_a_patch_without_length(centred: float | None) -> None:
+@pytest.mark.parametrize("centred", [False, True])
+def test_nan_is_not_taken_for_a_patch_without_length(centred: bool) -> None:
     u, lengths = channels_last(1, 8, 2, 2).cuda(), torch.rand(1, 1, 2, 2).cuda()
     lengths[0, 0, 1, 1] = torch.nan
     assert exponential.exponential_map(u, lengths, 2.0, 0.01, centred=centred).isnan().sum() == 8

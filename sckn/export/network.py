@@ -67,7 +67,7 @@ def _kappa(graph: Graph, kernel: Kernel, u: Value) -> Value:
         return graph.node("Exp", (graph.node("Min", u, 1.0) - 1.0) * float(kernel.alpha))
     if isinstance(kernel, CentredExponential):
         alpha = float(kernel.alpha)
-        return (graph.node("Exp", graph.node("Min", u, 1.0) * alpha) - 1.0) * (float(kernel.gain()) / math.expm1(alpha))
+        return (graph.node("Exp", graph.node("Min", u, 1.0) * alpha) - 1.0) / math.sqrt(alpha * math.expm1(alpha))
     if isinstance(kernel, ArcCosine):
         u = graph.node("Clip", u, -1.0, 1.0)
         return (((1.0 - u) * (1.0 + u)).sqrt() + u * (math.pi - graph.node("Acos", u))) / math.pi

@@ -1,7 +1,7 @@
 """The kernel map of a layer with an exponential kernel, equation (11) before pooling, in one pass over memory.
 
     out = |x| exp(alpha (c - 1)),             c = <z, x> / (|x| + offset),   0 where x is 0,
-    out = |x| (exp(alpha c) - 1) / alpha  (times a number),
+    out = |x| (exp(alpha c) - 1) / sqrt(alpha (exp(alpha) - 1)),
 
 where c, which rounding may take far beyond 1 (`kernels.WithAlpha`), counts as at most 1.
 Plain PyTorch makes two passes forward and eight backward over a map of (B, p, H, W) numbers, and dozens of small ones over
@@ -29,27 +29,27 @@ def applies(projected: Tensor, squares: Tensor) -> bool:
 
 
 def exponential_map(
-    projected: Tensor, squares: Tensor, alpha: float | Tensor, offset: float, *, centred: float | None = None
+    projected: Tensor, squares: Tensor, alpha: float | Tensor, offset: float, *, centred: bool = False
 ) -> Tensor:
     """From <z, x> (B, p, H, W) in channels-last order and |x|^2 (B, 1, H, W); computed in fp32, differentiable once, also
-    with respect to alpha. The result is fp32. With `centred` it is the second map, times that number."""
+    with respect to alpha. The result is fp32. With `centred`, that of `kernels.CentredExponential`."""
     value: Tensor = _ExponentialMap.apply(projected, squares, alpha, offset, centred)  # pyright: ignore[reportAssignmentType]
     return value
 
 
 class _ExponentialMap(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, u: Tensor, squares: Tensor, alpha: float | Tensor, offset: float, centred: float | None) -> Tensor:
+    def forward(ctx: Any, u: Tensor, squares: Tensor, alpha: float | Tensor, offset: float, centred: bool) -> Tensor:
         squares, value = squares.contiguous(), torch.empty_like(u, dtype=squares.dtype)
         pixels, block = pixels_and_block(u)
         learned = isinstance(alpha, Tensor)
-        channels, settings = u.shape[1], (offset, 0.0 if centred is None else centred, learned, centred is not None)
+        channels = u.shape[1]
         with torch.cuda.device_of(u):
             _forward[(triton.cdiv(pixels, block),)](
-                u, squares, alpha, value, pixels, channels, *settings, block, triton.next_power_of_2(channels)
+                u, squares, alpha, value, pixels, channels, offset, learned, centred, block, triton.next_power_of_2(channels)
             )
         ctx.save_for_backward(u, squares, value, *([alpha] if learned else []))
-        ctx.alpha, ctx.settings = None if learned else alpha, settings
+        ctx.alpha, ctx.offset, ctx.centred = None if learned else alpha, offset, centred
         return value
 
     @staticmethod
@@ -66,7 +66,7 @@ class _ExponentialMap(torch.autograd.Function):
         with torch.cuda.device_of(u):
             _backward[(triton.cdiv(pixels, block),)](
                 *(gradient, u, squares, alpha, value, of_u, of_squares, of_alpha),
-                *(pixels, channels, *ctx.settings, block, triton.next_power_of_2(channels)),
+                *(pixels, channels, ctx.offset, bool(learned), ctx.centred, block, triton.next_power_of_2(channels)),
             )
         return of_u, of_squares, of_alpha.sum().to(learned[0].dtype).view_as(learned[0]) if learned else None, None, None
 
@@ -82,7 +82,6 @@ if triton is not None:
         pixels,  # noqa: ANN001
         channels,  # noqa: ANN001
         offset,  # noqa: ANN001
-        size,  # noqa: ANN001
         LEARNED: tl.constexpr,
         CENTRED: tl.constexpr,
         BLOCK_P: tl.constexpr,
@@ -101,7 +100,11 @@ if triton is not None:
         shift = tl.where(present, tl.log(length) - a, float("-inf"))
         x = tl.load(u + place, mask=there, other=0.0).to(tl.float32)
         x = tl.where(x > divisor, divisor, x)  # NaN stays
-        result = (size * norm / a)[:, None] * (tl.exp(scale * x) - 1) if CENTRED else tl.exp(scale * x + shift[:, None])
+        result = (
+            (norm / tl.sqrt(a * (tl.exp(a) - 1)))[:, None] * (tl.exp(scale * x) - 1)
+            if CENTRED
+            else tl.exp(scale * x + shift[:, None])
+        )
         tl.store(value + place, result, mask=there)
 
     @triton.jit
@@ -117,7 +120,6 @@ if triton is not None:
         pixels,  # noqa: ANN001
         channels,  # noqa: ANN001
         offset,  # noqa: ANN001
-        size,  # noqa: ANN001
         LEARNED: tl.constexpr,
         CENTRED: tl.constexpr,
         BLOCK_P: tl.constexpr,
@@ -137,11 +139,11 @@ if triton is not None:
         weighted = tl.load(gradient + place, mask=there, other=0.0).to(tl.float32)
         scale = tl.where(present, a / divisor, 0.0)
         if CENTRED:
-            weighted *= (size * norm / a)[:, None]
+            weighted *= (norm / tl.sqrt(a * (tl.exp(a) - 1)))[:, None]
             rising = tl.exp(scale[:, None] * x)
             total = tl.sum(weighted * (rising - 1), axis=1)
             weighted *= rising
-            by_alpha = total / a
+            by_alpha = total * (1 / a + 1 / (1 - tl.exp(-a))) / 2
         else:
             weighted *= tl.load(value + place, mask=there, other=0.0)
             total = tl.sum(weighted, axis=1)
