@@ -307,7 +307,7 @@ class Linear(Kernel):
 
 
 def homogeneous(kernel: Kernel, x: Tensor, y: Tensor) -> Tensor:
-    """K(x, y) of equation (1) between the rows of x (n, d) and the rows of y (m, d), as an (n, m) matrix."""
+    """K(x, y) of equation (1), times gain^2, between the rows of x (n, d) and the rows of y (m, d), as an (n, m) matrix."""
     x_norm = torch.linalg.vector_norm(x, dim=1, keepdim=True)  # (n, 1)
     y_norm = torch.linalg.vector_norm(y, dim=1, keepdim=True)  # (m, 1)
     return from_inner_products(kernel, x @ y.T, x_norm, y_norm.T)
@@ -316,9 +316,10 @@ def homogeneous(kernel: Kernel, x: Tensor, y: Tensor) -> Tensor:
 def from_inner_products(kernel: Kernel, inner: Tensor, x_norm: Tensor, y_norm: Tensor) -> Tensor:
     """gain^2 |x| |y| kappa(<x, y> / |x| |y|) from <x, y>, |x| and |y| of shapes that broadcast; 0 where x or y is 0."""
     norms = x_norm * y_norm
-    present = norms > 0
+    present, gain = norms > 0, kernel.gain()
     cosine = (inner / torch.where(present, norms, 1)).clamp(-1, 1)  # rounding may exceed Cauchy and Schwarz
-    return torch.where(present, kernel.gain() ** 2 * norms * kernel(cosine), 0)
+    # the gain twice, not its square, which fp32, in which alpha was learned, may not hold where the norms' type does
+    return torch.where(present, gain * (gain * norms * kernel(cosine)), 0)
 
 
 _KERNELS: dict[str, type[Kernel]] = {

@@ -49,7 +49,8 @@ def kernel_model(per_pixel: bool = False) -> KernelModel:
 def test_what_was_saved_comes_back(tmp_path: Path, dtype: torch.dtype) -> None:
     network = CKN(CONFIG).to(dtype)
     with torch.no_grad():
-        network.layers[0].log_alpha += 0.5  # pyright: ignore
+        for layer in network.kernel_layers[:2]:
+            layer.log_alpha += 0.5  # pyright: ignore
     again = load(save(network, tmp_path / "folder" / "network.safetensors"))
     assert isinstance(again, CKN)
     assert again.config == CONFIG

@@ -344,13 +344,14 @@ def test_exact_kernel_does_not_depend_on_the_groups(network: CKN, monkeypatch: p
         )
 
 
-def test_exact_kernel_uses_the_learned_alpha() -> None:
-    config = LayerConfig(4, 3, subsampling=2, kernel=Exponential(4.0, learnable=True))
+@pytest.mark.parametrize("kind", [Exponential, CentredExponential])
+def test_exact_kernel_uses_the_learned_alpha(kind: type[Exponential] | type[CentredExponential]) -> None:
+    config = LayerConfig(4, 3, subsampling=2, kernel=kind(4.0, learnable=True))
     layer, images = KernelLayer(1, config).double(), random_images(3, 1, 6, 6)
     assert layer.log_alpha is not None
     nn.init.constant_(layer.log_alpha, math.log(1.5))
     K = exact_layer_kernel(layer, images)
-    fixed = KernelLayer(1, LayerConfig(4, 3, subsampling=2, kernel=Exponential(1.5)))
+    fixed = KernelLayer(1, LayerConfig(4, 3, subsampling=2, kernel=kind(1.5)))
     torch.testing.assert_close(K, exact_layer_kernel(fixed, images))
     assert not K.requires_grad
 

@@ -438,3 +438,12 @@ def test_a_learned_kernel_can_be_described(kind: type[WithAlpha]) -> None:
 def test_unknown_descriptions_are_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"kernel|alpha"):
         from_dict(fields)
+
+
+def test_a_kernel_between_patches_in_double_holds_a_learned_alpha_whose_squared_gain_single_precision_does_not() -> None:
+    x, y = torch.randn(4, 6, dtype=torch.float64), torch.randn(5, 6, dtype=torch.float64)
+    alpha = torch.tensor(60.0)  # as a layer in fp32 learns it
+    K = homogeneous(CentredExponential(alpha), x, y)
+    lengths = x.norm(dim=1)[:, None] * y.norm(dim=1)
+    torch.testing.assert_close(K, lengths * torch.expm1(60 * (x @ y.T) / lengths) / 60, rtol=1e-6, atol=0)
+    assert bool(torch.isfinite(K).all())

@@ -119,7 +119,7 @@ def test_maps_of_a_deep_centred_network_keep_a_size_that_single_precision_has(in
             exact.filters.copy_(patches[torch.randperm(len(patches))[:16]])
             rounded.filters.copy_(exact.filters)
             maps, single = exact(maps), rounded(single)
-            assert 1e-3 * size < float(maps.norm(dim=1).mean()) < 1e15 * size
+            assert 1e-3 * size < float(maps.norm(dim=1).mean()) < 1e11 * size
             differences = maps - maps.mean(dim=(0, 2, 3), keepdim=True)
             assert float((single - maps).norm()) < 1e-3 * float(differences.norm())
 

@@ -92,10 +92,9 @@ def _spread(total: int, wanted: int) -> list[int]:
 def _similarity(layer: KernelLayer, chosen: list[int]) -> KernelLayer:
     """A layer of these filters alone that, called with the identity for its root, gives |x| kappa(z'x / |x|) at each pixel,
     times the kernel's gain, which changes no order."""
-    kernel = layer.config.kernel
-    if isinstance(kernel, WithAlpha) and layer.log_alpha is not None:
-        # as a tensor, since what was learned may exceed what a setting may be
-        kernel = replace(kernel, alpha=layer.log_alpha.float().exp(), learnable=False)
+    kernel = layer.kernel  # with its alpha as a tensor, since what was learned may exceed what a setting may be
+    if isinstance(kernel, WithAlpha):
+        kernel = replace(kernel, learnable=False)
     config = replace(layer.config, filters=len(chosen), subsampling=1.0, kernel=kernel, inverse_root="eigh")
     alone = KernelLayer(layer.in_channels, config).to(layer.filters.device)
     alone.filters.data = layer.filters.detach()[chosen].float()
