@@ -69,9 +69,7 @@ CAPTURED_ITERATIONS = 24
 # eigenvalues as wide as those of 384 filters. For larger conditions they follow the iterations.
 LEAST_DOUBLINGS, ITERATIONS_MORE = 8, 4
 
-NOT_FINITE = (
-    "the kernel matrix of the filters holds NaN or infinity; check the filters, the images and learned alphas"
-)
+NOT_FINITE = "the kernel matrix of the filters holds NaN or infinity; check the filters, the images and learned alphas"
 SINGULAR = (
     "the kernel matrix of the filters is singular, or so nearly that rounding decides, and matrix products alone cannot invert "
     "it; set a larger epsilon or inverse_root='eigh'"
