@@ -1,4 +1,4 @@
-"""Make a model that ships with sckn out of a finished run: its weights in half precision, and its card beside them.
+"""Make a model that ships with sckn out of a finished run: its file, with filters in half precision, and its card.
 
     python experiments/ship_model.py cifar10 runs/cifar10-128 results/cifar10-128.json DATA
     python experiments/ship_model.py superres-x2 runs/superres-x2 results/superres-x2.json FOLDER
