@@ -27,7 +27,7 @@ LAYERS = (
     ),
     ("plotting",),
     ("superres.colour", "superres.deep_image", "superres.detail", "superres.imresize", "superres.picture", "superres.quality"),
-    ("superres.assembly", "superres.photos", "superres.tiles"),
+    ("superres.assembly", "superres.consistency", "superres.photos", "superres.tiles"),
     ("kernels", "pooling", "patches", "images", "data", "training.orthogonal"),
     ("inverse_root", "kmeans", "results", "preparation", "tables", "training.sphere"),
     ("nystrom", "features", "losses", "moving_frame"),

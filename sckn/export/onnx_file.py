@@ -92,7 +92,7 @@ def _classifier(classifier: ImageClassifier, name: str) -> bytes:
 
 
 def _upscaler(upscaler: Upscaler, name: str) -> bytes:
-    scale, context = upscaler.scale, upscaler.context
+    scale, context = upscaler.scale, upscaler.reach
     graph = Graph()
     luminance = graph.input("luminance", NUMBERS, ["batch", 1, "height", "width"])
     result = graph.renamed(upscaled(graph, luminance, upscaler), "enlarged")

@@ -1,10 +1,11 @@
-"""An upscaler as an ONNX graph: `Upscaler.forward` on a whole image of any size, mirrored beyond its border."""
+"""An upscaler as an ONNX graph: `Upscaler.upscale_luminance` on a whole image of any size."""
 
 import numpy as np
 
 from sckn.export.graph import Graph, Value
 from sckn.export.network import NUMBERS, kernel_model
 from sckn.superres import detail
+from sckn.superres.consistency import FILTER_REACH, sharpening_weights
 from sckn.superres.imresize import resize_taps
 from sckn.superres.upscaler import CUBIC_REACH, Upscaler
 
@@ -13,29 +14,56 @@ __all__ = ["upscaled"]
 
 def upscaled(graph: Graph, luminance: Value, upscaler: Upscaler) -> Value:
     """Luminance (B, 1, h, w) from 0 to 255 -> (B, 1, scale h, scale w)."""
+    said = _said(graph, luminance, upscaler)
+    # as `sckn.superres.consistency.nearest_image`
+    missing = luminance - _shrunk(graph, said, upscaler.scale)
+    around = _sharpened(graph, _mirrored(graph, missing, FILTER_REACH + CUBIC_REACH), upscaler.scale)
+    return said + _interpolated(graph, around, upscaler.scale)
+
+
+def _said(graph: Graph, luminance: Value, upscaler: Upscaler) -> Value:
+    """What the network says of the image: `Upscaler.forward`, the image mirrored beyond its border."""
     config, context = upscaler.config, upscaler.context
-    small = _mirrored(graph, _mirrored(graph, luminance, context, 2), context, 3)
-    interpolated = _interpolated(graph, small, config.scale)  # for all but CUBIC_REACH pixels of `small` on each side
-    seen = small if config.low_resolution else interpolated
+    small = _mirrored(graph, luminance, context)
+    seen = small if config.low_resolution else _interpolated(graph, small, config.scale)
     side = 2 * detail.MARGIN + 1
     means = graph.node("AveragePool", seen, kernel_shape=(side, side))
-    lost = kernel_model(graph, (seen.cropped(detail.MARGIN) - means) / config.detail_unit, upscaler.model, None)
-    not_predicted = upscaler.margin + detail.MARGIN  # pixels of `seen` on each side
-    beyond = config.scale * (context - CUBIC_REACH)  # pixels of `interpolated` on each side outside of the image
-    if config.low_resolution:
-        lost = _shuffled(graph, lost, config.scale).cropped(config.scale * (context - not_predicted))
-    else:
-        lost = lost.cropped(beyond - not_predicted)
-    return interpolated.cropped(beyond) + lost
+    said = kernel_model(graph, (seen.cropped(detail.MARGIN) - means) / config.detail_unit, upscaler.model, None)
+    if config.low_resolution:  # the context is what the network loses
+        return _shuffled(graph, said, config.scale)
+    beyond = config.scale * (context - CUBIC_REACH)  # pixels of `seen` on each side outside of the image
+    return said.cropped(beyond - upscaler.margin - detail.MARGIN)
 
 
-def _mirrored(graph: Graph, images: Value, margin: int, axis: int) -> Value:
-    """`margin` more pixels on both sides of an axis, as `sckn.superres.imresize.reflected` finds them."""
-    size = images.size(axis)
-    places = graph.node("Range", graph.constant(-margin), size + margin, graph.constant(1))
-    folded = graph.node("Mod", places, size * 2)  # has the sign of the divisor
-    inside = graph.node("Less", folded, size, dtype=np.bool_)
-    return images.gathered(graph.where(inside, folded, size * 2 - 1 - folded), axis)
+def _mirrored(graph: Graph, images: Value, margin: int) -> Value:
+    """`margin` more pixels on each side, as `sckn.superres.imresize.reflected` finds them."""
+    for axis in (2, 3):
+        size = images.size(axis)
+        places = graph.node("Range", graph.constant(-margin), size + margin, graph.constant(1))
+        folded = graph.node("Mod", places, size * 2)  # has the sign of the divisor
+        inside = graph.node("Less", folded, size, dtype=np.bool_)
+        images = images.gathered(graph.where(inside, folded, size * 2 - 1 - folded), axis)
+    return images
+
+
+def _shrunk(graph: Graph, images: Value, scale: int) -> Value:
+    """`imresize` by 1 / scale: a small pixel is a sum of the large ones that it covers and those CUBIC_REACH small pixels
+    around, with weights that are the same everywhere."""
+    middle = 2 * CUBIC_REACH
+    size = 2 * middle + 1
+    taps = resize_taps(scale * size, size, 1 / scale).window(middle, middle + 1)  # of one pixel
+    weights = np.zeros(scale * (2 * CUBIC_REACH + 1))
+    weights[taps.indices[0].numpy() - scale * (middle - CUBIC_REACH)] = taps.weights[0].numpy()
+    filters = np.outer(weights, weights)[None, None].astype(NUMBERS)
+    return graph.node("Conv", _mirrored(graph, images, scale * CUBIC_REACH), filters, strides=(scale, scale))
+
+
+def _sharpened(graph: Graph, images: Value, scale: int) -> Value:
+    """`sckn.superres.consistency.sharpening_weights` along both sides, of the pixels that lie FILTER_REACH from the border."""
+    weights = sharpening_weights(scale).numpy().astype(NUMBERS)
+    for shape in ((1, 1, -1, 1), (1, 1, 1, -1)):
+        images = graph.node("Conv", images, weights.reshape(shape))
+    return images
 
 
 def _interpolated(graph: Graph, images: Value, scale: int) -> Value:

@@ -2,7 +2,8 @@
 
 The network sees the detail of the luminance and predicts, with one linear model for all pixels, what bicubic interpolation
 lost. It works on the interpolated image, as in the paper; or, faster by the square of the factor, on the small one, with
-one output of the linear model for each of the pixels that a small pixel becomes.
+one output of the linear model for each of the pixels that a small pixel becomes. The result is the image nearest to that
+which, made smaller, is the small image again (`sckn.superres.consistency`): of the photograph, too, that is certain.
 """
 
 import itertools
@@ -24,6 +25,7 @@ from sckn.precision import precision
 from sckn.settings import real_number, true_or_false, whole_number
 from sckn.superres import detail
 from sckn.superres.assembly import assembled
+from sckn.superres.consistency import FILTER_REACH, nearest_image
 from sckn.superres.imresize import SUPPORT, imresize
 from sckn.superres.picture import AnyImage, Picture, tensor_of
 from sckn.superres.tiles import count_tiles, cover
@@ -90,7 +92,7 @@ class Upscaler(nn.Module):
     Parameters
     ----------
     model: its network takes detail, without padding and pooling; its linear model predicts for each pixel what is to be
-        added to bicubic interpolation, in grey levels.
+        added to bicubic interpolation, in grey levels. Only what the small image does not tell is taken of it.
     config: the factor, and what the network works on.
 
     Example
@@ -118,20 +120,24 @@ class Upscaler(nn.Module):
 
     @property
     def context(self) -> int:
-        """Pixels of the small image on each side that a pixel of the result depends on."""
+        """Pixels of the small image on each side that what the network says of a pixel depends on."""
         lost = self.margin + detail.MARGIN
-        return max(lost, CUBIC_REACH) if self.config.low_resolution else math.ceil(lost / self.scale) + CUBIC_REACH
+        return lost if self.config.low_resolution else math.ceil(lost / self.scale) + CUBIC_REACH
+
+    @property
+    def reach(self) -> int:
+        """Pixels of the small image on each side that a pixel of the result depends on."""
+        return self.context + FILTER_REACH + 2 * CUBIC_REACH
 
     def forward(self, images: Tensor) -> Tensor:
-        """Luminance (B, 1, h, w) from 0 to 255 -> (B, 1, scale (h - 2 context), scale (w - 2 context))."""
+        """What the network says of luminance (B, 1, h, w) from 0 to 255: (B, 1, scale (h - 2 context), scale (w - 2 context)),
+        in grey levels."""
         config = self.config
         height, width = (config.scale * (side - 2 * self.context) for side in images.shape[2:])
-        interpolated = imresize(images, config.scale)
-        seen = images if config.low_resolution else interpolated
+        seen = images if config.low_resolution else imresize(images, config.scale)
         # a model in half precision sees detail so; the luminance itself would lose grey levels
         lost = self.model((detail.without_local_mean(seen) / config.detail_unit).to(self.model.weights.dtype))
-        lost = F.pixel_shuffle(lost, config.scale) if config.low_resolution else lost
-        return _middle(interpolated, height, width) + _middle(lost, height, width)
+        return _middle(F.pixel_shuffle(lost, config.scale) if config.low_resolution else lost, height, width)
 
     # -- luminance ----------------------------------------------------------------------------------------------------
 
@@ -212,7 +218,7 @@ class Upscaler(nn.Module):
                 part = tile.cut(small, self.context)[None, None].to(device, dtype)
                 large[tile.place(self.scale)] = self(part)[0, 0].to(large)
                 tile_done()
-        return large
+        return nearest_image(large, small.to(large), self.scale)
 
     def _tile_side(self, memory_gib: float, tile: int | None = None) -> int:
         """Small pixels along a side of a tile, so that the work on it takes no more than this memory."""
@@ -243,7 +249,7 @@ class Upscaler(nn.Module):
         """Make an image larger; the result is of the same kind.
 
         The model does the luminance, bicubic interpolation the colours and alpha. Besides the image and the result this
-        takes 4 bytes for each pixel of the result (of the last pass, if that is larger) and `memory_gib`.
+        takes 12 bytes for each pixel of the result (of the last pass, if that is larger) and `memory_gib`.
 
         Parameters
         ----------
