@@ -11,7 +11,7 @@ from sckn.commands.endings import fail
 from sckn.commands.options import Device, chosen_device, model_file
 from sckn.data.folder import printable
 from sckn.settings import real_number
-from sckn.shipped import upscaler_name
+from sckn.shipped import find_shipped, upscaler_name
 from sckn.superres.upscale_files import plan, upscale_files
 
 __all__ = ["upscale"]
@@ -36,7 +36,7 @@ def upscale(
         output: File for a single photo, or folder.
         scale: Any number above 1; by default that of the model, or 2.
         model: File, run folder, or name, if not the one for the scale.
-        fast: Take the fast model for the scale.
+        fast: Take the fast model for the scale, as where no other is.
         tile: Most pixels along a side of what is done at a time.
         memory: GiB that work on one tile may take.
         device: Where to compute; auto takes a GPU if there is one.
@@ -45,7 +45,7 @@ def upscale(
         raise ValueError("--fast chooses among the models of sckn; give it or --model, not both")
     jobs = plan(photos, output)
     factor = None if scale is None else real_number("scale", scale, above=1)
-    source = upscaler_name(factor or 2, fast=fast) if model is None else model_file(model)
+    source = _model_for(factor or 2, fast) if model is None else model_file(model)
     upscaler = load_upscaler(source, chosen_device(device))
     problems = 0
     for outcome in upscale_files(upscaler, jobs, factor, memory_gib=memory, tile=tile):
@@ -59,3 +59,14 @@ def upscale(
         fail(f"{problems} of {len(jobs)} photos could not be made larger")
     if problems:
         sys.exit(1)
+
+
+def _model_for(factor: float, fast: bool) -> str:
+    """Its name. Where only its fast form is here, that one, which is told."""
+    name, fast_form = upscaler_name(factor), upscaler_name(factor, fast=True)
+    if fast:
+        return fast_form
+    if find_shipped(name) is None and find_shipped(fast_form) is not None:
+        tqdm.write(f"sckn: the model {name} is not here; {fast_form} takes its place", file=sys.stderr)
+        return fast_form
+    return name
