@@ -55,6 +55,13 @@ def test_numbers_for_regression(shape: tuple[int, ...], expected: tuple[int, ...
     np.testing.assert_array_equal(samples.targets.numpy(), targets.reshape(expected))
 
 
+@pytest.mark.parametrize(("count", "expected"), [(None, 4), (1, 1), (3, 3), (9, 4)])
+def test_the_first_of_them(count: int | None, expected: int) -> None:
+    samples = checked(images(), np.arange(4.0), classification=False)
+    assert torch.equal(samples.first(count).images, samples.images[:expected])
+    assert samples.first(count).targets.tolist() == [[number] for number in range(expected)]
+
+
 def test_whole_numbers_for_regression_are_numbers() -> None:
     assert checked(images(), np.array([3, -7, 0, 12]), classification=False).targets.tolist() == [[3], [-7], [0], [12]]
 

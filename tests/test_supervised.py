@@ -309,6 +309,32 @@ def test_pixels_have_targets_of_their_own(weights: Any) -> None:
     assert result.history[-1]["active_fraction"] == 1
 
 
+@pytest.mark.parametrize("averaging", [0.0, 0.5])
+def test_the_solver_sees_some_samples_between_epochs_and_all_at_the_end(averaging: float) -> None:
+    images, penalty, seen = digits()[0][:COUNT], 1e-3, 20
+    targets = torch.nn.functional.avg_pool2d(images, 4) ** 2  # (COUNT, 1, 2, 2)
+    recipe = replace(CAREFUL, loss="square", schedule="constant", epochs=2, averaging=averaging, solver_samples=seen)
+    memory = Memory()
+    result = train_supervised(network(), images, targets, regularization=penalty, recipe=recipe, progress=False, store=memory)
+    scale = result_scale(result, images)
+
+    def minimum(given: CKN, count: int) -> np.ndarray:
+        """By numpy, from the definition."""
+        X = scale * given(images[:count]).detach().permute(0, 2, 3, 1).flatten(0, 2).double().numpy()
+        y = targets[:count].flatten().double().numpy()
+        return np.linalg.solve(X.T @ X / len(X) + penalty * np.eye(X.shape[1]), X.T @ y / len(X))
+
+    for state, count in zip(memory.states, (seen, seen, COUNT), strict=True):
+        then = network()
+        then.load_state_dict(
+            {name.removeprefix("network."): value for name, value in state.tensors.items() if name.startswith("network.")}
+        )
+        assert np.allclose(state.tensors["weights"][:, 0].numpy(), minimum(then.eval(), count), rtol=1e-3, atol=1e-4)
+    found = result.model.weights.detach()[:, 0].numpy() / scale
+    assert np.allclose(found, minimum(result.model.network, COUNT), rtol=1e-3, atol=1e-4)
+    assert not np.allclose(minimum(network().eval(), seen), minimum(network().eval(), COUNT), rtol=1e-2)
+
+
 def result_scale(result: TrainingResult, images: Tensor) -> float:
     """What the features of the first filters are multiplied by: per pixel, to norm 10."""
     assert result.model.per_pixel

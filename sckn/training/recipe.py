@@ -38,6 +38,8 @@ class Recipe:
         steps see a sample with the one that was found without it. It keeps a wide network from learning its samples by heart.
         With W by L-BFGS, without the active set and "halving", for classification.
     solver: "lbfgs" or "miso". solver_tolerance: its relative gradient.
+    solver_samples: with the square loss, how many samples W is found from between epochs, the first ones; after the last epoch
+        all are used. A linear model of few numbers needs no more, and encoding all takes a quarter of the time. None is all.
     weights_learning_rate: of W, with weights = "sgd". closing_fit: then the solver finds W after the last epoch.
     alpha_learning_rate: of log(alpha), where a kernel's alpha is learnable.
     active_set: a sample whose loss has no gradient is left out until `reactivation`, the part of such samples that come
@@ -65,6 +67,7 @@ class Recipe:
     cross_fitting: bool = False
     solver: Solver = "lbfgs"
     solver_tolerance: float = 1e-3
+    solver_samples: int | None = None
     weights_learning_rate: float = 1e-3
     closing_fit: bool = False
     alpha_learning_rate: float = 1e-2
@@ -107,8 +110,14 @@ class Recipe:
         for name in ("clip", "preconditioner"):
             if getattr(self, name) is not None:
                 checked[name] = real_number(name, getattr(self, name), above=0)
+        if self.solver_samples is not None:
+            checked["solver_samples"] = whole_number("solver_samples", self.solver_samples)
         for name, value in checked.items():
             object.__setattr__(self, name, value)
+        if self.solver_samples is not None and (self.loss != "square" or self.schedule == "halving"):
+            raise ValueError(
+                'solver_samples needs loss = "square", whose W has a closed form, and another schedule than "halving"'
+            )
         if self.orthogonal and self.preconditioner is not None:
             raise ValueError("orthogonal steps need no preconditioner; set one of the two")
         if self.cross_fitting:

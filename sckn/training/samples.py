@@ -1,5 +1,6 @@
 """Images with their targets, checked, on the device where they are used."""
 
+import math
 from dataclasses import dataclass
 from typing import Self
 
@@ -63,6 +64,11 @@ class Samples:
     def per_pixel(self) -> bool:
         """Whether each pixel of the last map has its own targets."""
         return self.targets.dim() == 4
+
+    def first(self, count: int | None) -> "Samples":
+        """So many of all processes' samples, to within one for each process, or all."""
+        share = slice(None if count is None else math.ceil(count / self.processes.count))
+        return Samples(self.images[share], self.targets[share], self.processes)
 
     def total(self) -> int:
         """Samples of all processes, which all must ask."""

@@ -223,7 +223,7 @@ class _Alternation:
 
     def _first_fit(self) -> EpochRecord:
         clock = Clock(self.device)
-        fit = self._fit_by_solver(None)
+        fit = self._fit_by_solver(0, None)
         self.at_zero = self.linear_step.loss_at_zero(self.samples)
         if not math.isfinite(fit.linear.objective):
             raise ValueError("the features of the network are not finite; check its filters")
@@ -289,7 +289,7 @@ class _Alternation:
 
     def _fit_after_epoch(self, loss_seen: float) -> Fit:
         if self._by_solver(self.epoch + 1):
-            return self._fit_by_solver(self.linear)
+            return self._fit_by_solver(self.epoch + 1, self.linear)
         weights = self.filter_step.weights.detach().clone()
         if self.recipe.schedule == "halving":
             return self.linear_step.judge(self.network, self.samples, weights)
@@ -301,11 +301,15 @@ class _Alternation:
         objective = loss_seen + penalty(weights, self.linear_step.regularization)
         return Fit(LinearModel(weights, objective, math.nan, 0), loss_seen, math.nan)
 
-    def _fit_by_solver(self, start: LinearModel | None) -> Fit:
-        """W at the filters as they are; with cross-fitting also of new halves of the samples."""
+    def _fit_by_solver(self, epoch: int, start: LinearModel | None) -> Fit:
+        """W at the filters as they are after this epoch; with cross-fitting also of new halves of the samples."""
         halves = self.filter_step.halves
         second = None if halves is None else halves.deal(self.samples.total(), self.filter_step.generator)
-        return self.linear_step.fit(self.network, self.samples, start, second)
+        return self.linear_step.fit(self.network, self._seen_by_solver(epoch), start, second)
+
+    def _seen_by_solver(self, epoch: int) -> Samples:
+        """The samples from which W is found after this epoch."""
+        return self.samples if epoch == self.recipe.epochs else self.samples.first(self.recipe.solver_samples)
 
     def _by_solver(self, epoch: int) -> bool:
         """Whether W is found by the solver after this epoch."""
@@ -355,7 +359,8 @@ class _Alternation:
         average = self.filter_step.average
         assert average is not None
         if self._by_solver(self.epoch):
-            return self.linear_step.fit(average.averaged(self.network), self.samples, self.averaged_linear).linear
+            seen = self._seen_by_solver(self.epoch)
+            return self.linear_step.fit(average.averaged(self.network), seen, self.averaged_linear).linear
         return LinearModel(average.mean_of(self.filter_step.weights).clone(), math.nan, math.nan, 0)
 
     def _model_at_the_end(self) -> KernelModel:
