@@ -74,7 +74,7 @@ def upscaler_card(name: str, upscaler: Upscaler, scores: Mapping[str, Any] | Non
     return _card(
         name,
         f"A supervised convolutional kernel network that makes photographs {scale} times larger. It works on {seen} and adds "
-        "what interpolation lost.",
+        "what interpolation lost; made smaller again by bicubic interpolation, the result is the small photograph.",
         [
             f'```python\nimport sckn\n\nupscaler = sckn.load("{name}")\n'
             "large = upscaler.upscale(image)  # of numpy, Pillow or torch\n```",

@@ -34,7 +34,7 @@ MISSING = ("superres-x3-fast", "superres-x4", "superres-x4-fast")
 
 
 def slow_upscaler() -> Upscaler:
-    """With some tenths of a second for each tile of a photograph; it is bicubic interpolation."""
+    """With some tenths of a second for each tile of a photograph; its network says nothing."""
     layers = tuple(LayerConfig(96, 3, padding=False) for _ in range(6))
     return Upscaler(
         KernelModel(CKN(NetworkConfig(1, layers)), torch.zeros(96, 9), per_pixel=True), UpscalerConfig(3, low_resolution=True)

@@ -4,11 +4,17 @@ import numpy as np
 import pytest
 import torch
 
-from sckn.superres.consistency import FILTER_REACH, least_image, nearest_image, sharpening_weights
+from sckn.superres.consistency import (
+    FILTER_REACH,
+    least_image,
+    move_to_nearest_image,
+    nearest_image,
+    sharpening_weights,
+)
 from sckn.superres.imresize import imresize
 
 SHAPES = pytest.mark.parametrize(("height", "width"), [(1, 1), (1, 6), (3, 2), (9, 12), (23, 5)])
-SCALES = pytest.mark.parametrize("scale", [2, 3, 4])
+SCALES = pytest.mark.parametrize("scale", [2, 3, 4, 7])
 
 
 def shrinking(height: int, width: int, scale: int) -> np.ndarray:
@@ -53,10 +59,10 @@ def test_no_photograph_gets_further_away(scale: int, error: float) -> None:
 @SCALES
 def test_the_filter_is_short(scale: int) -> None:
     """What is left out is of no account: the outermost weight is, and each is less than 0.45 of the one before."""
-    weights = sharpening_weights(scale)[FILTER_REACH:].abs()
+    weights = np.abs(sharpening_weights(scale)[FILTER_REACH:])
     assert weights[-1] < 1e-7
-    assert bool((weights[1:] < 0.45 * weights[:-1]).all())
-    assert float(sharpening_weights(scale).sum()) == pytest.approx(1)
+    assert (weights[1:] < 0.45 * weights[:-1]).all()
+    assert sum(sharpening_weights(scale)) == pytest.approx(1)
 
 
 def test_types_constants_and_several_images() -> None:
@@ -66,3 +72,22 @@ def test_types_constants_and_several_images() -> None:
     found = nearest_image(images, small, 3)
     assert found.dtype == torch.float32
     assert torch.equal(found[1, 0], nearest_image(images[1, 0], small[1, 0], 3))
+    assert torch.equal(nearest_image(images.half(), small.half(), 3), nearest_image(images.half().float(), small, 3))
+
+
+def test_bands_leave_no_trace_and_the_image_may_be_moved_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    image, small = torch.rand(60, 50), torch.rand(30, 25)
+    whole = nearest_image(image, small, 2)
+    assert not torch.equal(image, whole)
+    monkeypatch.setattr("sckn.superres.consistency.BAND", 7)
+    assert move_to_nearest_image(image, small, 2) is image
+    assert torch.equal(image, whole)
+
+
+def test_what_it_refuses() -> None:
+    with pytest.raises(ValueError, match=r"expected an image in floating point, got torch\.uint8"):
+        least_image(torch.zeros(4, 4, dtype=torch.uint8), 2)
+    with pytest.raises(ValueError, match=r"images that become \(4, 4\) at scale 2 cannot have the shape \(1, 1\)"):
+        nearest_image(torch.rand(1, 1), torch.rand(4, 4), 2)
+    with pytest.raises(ValueError, match="scale must be a whole number of at least 2"):
+        least_image(torch.rand(4, 4), 1)

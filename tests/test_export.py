@@ -166,7 +166,7 @@ def upscaler(scale: int, low_resolution: bool, patches: tuple[int, ...] = (3, 1,
     return Upscaler(KernelModel(CKN(NetworkConfig(1, layers)), weights, torch.randn(config.outputs), per_pixel=True), config)
 
 
-@pytest.mark.parametrize("scale", [2, 3, 4])
+@pytest.mark.parametrize("scale", [2, 3, 4, 7])
 @pytest.mark.parametrize("low_resolution", [True, False])
 def test_an_upscaler_makes_photographs_of_any_size_larger(tmp_path: Path, scale: int, low_resolution: bool) -> None:
     model = upscaler(scale, low_resolution)
@@ -228,8 +228,9 @@ def test_the_file_tells_what_it_is(tmp_path: Path) -> None:
 
 def test_tiles_with_the_context_it_tells_leave_no_trace(tmp_path: Path) -> None:
     path = export_onnx(upscaler(2, False), tmp_path / "up.onnx")
-    y = torch.from_numpy(photo("coffee")[:40, :30, 0].astype(np.float32))[None, None]
+    y = torch.from_numpy(photo("coffee")[:90, :30, 0].astype(np.float32))[None, None]
     context = int(onnxruntime.InferenceSession(str(path)).get_modelmeta().custom_metadata_map["context"])
+    assert 20 + context < 90
     whole, upper = ran(path, y), ran(path, y[:, :, : 20 + context])
     assert np.abs(upper[:, :, :40] - whole[:, :, :40]).max() < 1e-3
     assert np.abs(ran(path, y[:, :, :20])[:, :, :40] - whole[:, :, :40]).max() > 1e-2

@@ -174,7 +174,7 @@ def test_what_goes_wrong_in_evaluation_is_one_sentence(
 
 @pytest.fixture
 def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Upscalers by name for x2 and x3, and a fast one that is bicubic interpolation; the current folder has a photograph."""
+    """Upscalers by name for x2 and x3, and a fast one whose network says nothing; the current folder has a photograph."""
     for name, model in (("x2", tiny_upscaler()), ("x3", tiny_upscaler(3)), ("x2-fast", tiny_upscaler(weight=0.0))):
         save(model, tmp_path / "models" / f"superres-{name}.safetensors")
     monkeypatch.setenv("SCKN_MODELS", str(tmp_path / "models"))

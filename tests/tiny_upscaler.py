@@ -6,7 +6,7 @@ from sckn import CKN, KernelModel, LayerConfig, NetworkConfig, Upscaler, Upscale
 
 
 def tiny_upscaler(scale: int = 2, weight: float = 3.0) -> Upscaler:
-    """With random weights, the same each time; with weight 0 it is bicubic interpolation."""
+    """With random weights, the same each time; with weight 0 the network says nothing."""
     config = UpscalerConfig(scale, low_resolution=True, detail_unit=10.0)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

@@ -36,7 +36,7 @@ def upscale(
         output: File for a single photo, or folder.
         scale: Any number above 1; by default that of the model, or 2.
         model: File, run folder, or name, if not the one for the scale.
-        fast: Take the fast model for the scale, as where no other is.
+        fast: Take the fast model for the scale, even if both are here.
         tile: Most pixels along a side of what is done at a time.
         memory: GiB that work on one tile may take.
         device: Where to compute; auto takes a GPU if there is one.

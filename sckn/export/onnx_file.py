@@ -92,22 +92,22 @@ def _classifier(classifier: ImageClassifier, name: str) -> bytes:
 
 
 def _upscaler(upscaler: Upscaler, name: str) -> bytes:
-    scale, context = upscaler.scale, upscaler.reach
+    scale, reach = upscaler.scale, upscaler.reach
     graph = Graph()
     luminance = graph.input("luminance", NUMBERS, ["batch", 1, "height", "width"])
     result = graph.renamed(upscaled(graph, luminance, upscaler), "enlarged")
     description = (
         f"A supervised convolutional kernel network that makes images larger by {scale}. luminance: Y of YCbCr (BT.601, as "
         "Matlab has it), (batch, 1, height, width), from 0 to 255, of any size. enlarged: that of the larger image, neither "
-        f"rounded nor clipped; colour differences are left to bicubic interpolation. A pixel depends on {context} pixels of "
-        "luminance around it, so that a large image can be done in tiles that overlap by as many."
+        f"rounded nor clipped; colour differences are left to bicubic interpolation. A pixel depends on {reach} pixels of "
+        "luminance around it, so that a large image can be done in tiles with as many more on each side."
     )
     metadata = {
         "kind": "Upscaler",
         "name": name,
         "description": description,
         "scale": str(scale),
-        "context": str(context),
+        "context": str(reach),
     }
     size = ["batch", 1, f"{scale} * height", f"{scale} * width"]
     return graph.to_bytes(name or "sckn", description, result, size, metadata)

@@ -52,15 +52,16 @@ def _shrunk(graph: Graph, images: Value, scale: int) -> Value:
     middle = 2 * CUBIC_REACH
     size = 2 * middle + 1
     taps = resize_taps(scale * size, size, 1 / scale).window(middle, middle + 1)  # of one pixel
-    weights = np.zeros(scale * (2 * CUBIC_REACH + 1))
-    weights[taps.indices[0].numpy() - scale * (middle - CUBIC_REACH)] = taps.weights[0].numpy()
-    filters = np.outer(weights, weights)[None, None].astype(NUMBERS)
+    near = taps.weights[0] != 0
+    along = np.zeros(scale * (2 * CUBIC_REACH + 1))
+    along[(taps.indices[0][near] - scale * (middle - CUBIC_REACH)).numpy()] = taps.weights[0][near].numpy()
+    filters = np.outer(along, along)[None, None].astype(NUMBERS)
     return graph.node("Conv", _mirrored(graph, images, scale * CUBIC_REACH), filters, strides=(scale, scale))
 
 
 def _sharpened(graph: Graph, images: Value, scale: int) -> Value:
     """`sckn.superres.consistency.sharpening_weights` along both sides, of the pixels that lie FILTER_REACH from the border."""
-    weights = sharpening_weights(scale).numpy().astype(NUMBERS)
+    weights = np.array(sharpening_weights(scale), NUMBERS)
     for shape in ((1, 1, -1, 1), (1, 1, 1, -1)):
         images = graph.node("Conv", images, weights.reshape(shape))
     return images

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from sckn.superres.colour import rgb_to_ycbcr, ycbcr_to_rgb
-from sckn.superres.imresize import Taps, resample, resize_taps
-from sckn.superres.picture import BAND, Picture
+from sckn.superres.imresize import BAND, Taps, resize_taps, resized_rows
+from sckn.superres.picture import Picture
 
 __all__ = ["assembled"]
 
@@ -43,10 +43,5 @@ def _taps(before: torch.Size | tuple[int, int], after: tuple[int, int]) -> tuple
 
 
 def _resized(rows_of: Callable[[slice], Tensor], taps: tuple[Taps, Taps] | None, top: int, bottom: int) -> Tensor:
-    """Rows of the result, from only those rows of the image that they need."""
-    if taps is None:
-        return rows_of(slice(top, bottom))
-    rows = taps[0].window(top, bottom)
-    first, last = int(rows.indices.min()), int(rows.indices.max())
-    part = rows_of(slice(first, last + 1))
-    return resample(resample(part, Taps(rows.indices - first, rows.weights), -2), taps[1], -1)
+    """Rows of the result."""
+    return rows_of(slice(top, bottom)) if taps is None else resized_rows(rows_of, taps, top, bottom)

@@ -4,6 +4,7 @@ Others differ: Pillow at the border, torch's own at the border or, without antia
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -11,8 +12,9 @@ from torch import Tensor
 
 from sckn.settings import real_number, whole_number
 
-__all__ = ["Taps", "imresize", "reflected", "resample", "resize_taps"]
+__all__ = ["BAND", "Taps", "imresize", "reflected", "resample", "resize_taps", "resized_rows"]
 
+BAND = 128  # rows of a large photograph that are held in floating point at a time
 SUPPORT = 4.0  # the width of the cubic kernel, in pixels of the image
 
 
@@ -89,6 +91,14 @@ def resample(image: Tensor, taps: Taps, dim: int) -> Tensor:
     for index, weight in zip(indices.T[1:], weights.T[1:], strict=True):
         result.addcmul_(image.index_select(dim, index), weight.view(shape))
     return result
+
+
+def resized_rows(rows_of: Callable[[slice], Tensor], taps: tuple[Taps, Taps], top: int, bottom: int) -> Tensor:
+    """Some rows of the result, from only those rows (..., b, W) of the image that they need; `taps` of rows and columns."""
+    rows = taps[0].window(top, bottom)
+    first, last = int(rows.indices.min()), int(rows.indices.max())
+    part = rows_of(slice(first, last + 1))
+    return resample(resample(part, Taps(rows.indices - first, rows.weights), -2), taps[1], -1)
 
 
 def reflected(indices: Tensor, size: int) -> Tensor:

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from sckn.superres.colour import luminance
 from sckn.superres.deep_image import DeepImage
+from sckn.superres.imresize import BAND
 
-__all__ = ["BAND", "MODES", "AnyImage", "LeftOutWarning", "Picture", "belongings", "tensor_of"]
+__all__ = ["MODES", "AnyImage", "LeftOutWarning", "Picture", "belongings", "tensor_of"]
 
 AnyImage = Tensor | np.ndarray | Image.Image | DeepImage
 
@@ -24,7 +25,6 @@ EXIF_IFD = 34665
 # How the pixels lie in a TIFF file, which lists this with its EXIF data: size, compression, strips, tiles, JPEG tables.
 LAYOUT = (*range(254, 264), 266, 273, *range(277, 280), 284, 292, 293, 317, *range(320, 326), *range(330, 334))
 LAYOUT += (*range(336, 348), *range(512, 522), *range(529, 533), 34675)
-BAND = 128  # rows that are held in floating point at a time
 
 
 class LeftOutWarning(UserWarning):

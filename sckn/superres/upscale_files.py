@@ -20,7 +20,7 @@ from sckn.superres.upscaler import Upscaler
 __all__ = ["Job", "Outcome", "lack_of_memory_told", "plan", "upscale_file", "upscale_files"]
 
 WRITTEN_INSTEAD = ".png"  # for formats that are read only
-# Of the largest image on the way: what a computer can be expected to hold, at some 7 bytes a pixel.
+# Of the largest image on the way: what a computer can be expected to hold, at some 8 bytes a pixel.
 MOST_PIXELS = 2**30
 LONGEST_SIDE = {".jpg": 65500, ".jpeg": 65500, ".webp": 16383}  # that the format can hold
 

@@ -2,8 +2,8 @@
 
 The network sees the detail of the luminance and predicts, with one linear model for all pixels, what bicubic interpolation
 lost. It works on the interpolated image, as in the paper; or, faster by the square of the factor, on the small one, with
-one output of the linear model for each of the pixels that a small pixel becomes. The result is the image nearest to that
-which, made smaller, is the small image again (`sckn.superres.consistency`): of the photograph, too, that is certain.
+one output of the linear model for each of the pixels that a small pixel becomes. At its own factor the result is the image
+nearest to that which, made smaller, is the small image again (`sckn.superres.consistency`).
 """
 
 import itertools
@@ -25,7 +25,7 @@ from sckn.precision import precision
 from sckn.settings import real_number, true_or_false, whole_number
 from sckn.superres import detail
 from sckn.superres.assembly import assembled
-from sckn.superres.consistency import FILTER_REACH, nearest_image
+from sckn.superres.consistency import FILTER_REACH, move_to_nearest_image
 from sckn.superres.imresize import SUPPORT, imresize
 from sckn.superres.picture import AnyImage, Picture, tensor_of
 from sckn.superres.tiles import count_tiles, cover
@@ -92,7 +92,7 @@ class Upscaler(nn.Module):
     Parameters
     ----------
     model: its network takes detail, without padding and pooling; its linear model predicts for each pixel what is to be
-        added to bicubic interpolation, in grey levels. Only what the small image does not tell is taken of it.
+        added to bicubic interpolation, in grey levels. Of that only what the small image leaves open is used.
     config: the factor, and what the network works on.
 
     Example
@@ -218,7 +218,7 @@ class Upscaler(nn.Module):
                 part = tile.cut(small, self.context)[None, None].to(device, dtype)
                 large[tile.place(self.scale)] = self(part)[0, 0].to(large)
                 tile_done()
-        return nearest_image(large, small.to(large), self.scale)
+        return move_to_nearest_image(large, small, self.scale)
 
     def _tile_side(self, memory_gib: float, tile: int | None = None) -> int:
         """Small pixels along a side of a tile, so that the work on it takes no more than this memory."""
@@ -249,7 +249,7 @@ class Upscaler(nn.Module):
         """Make an image larger; the result is of the same kind.
 
         The model does the luminance, bicubic interpolation the colours and alpha. Besides the image and the result this
-        takes 12 bytes for each pixel of the result (of the last pass, if that is larger) and `memory_gib`.
+        takes 8 bytes for each pixel of the result (of the last pass, if that is larger) and `memory_gib`.
 
         Parameters
         ----------
