@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -50,6 +51,15 @@ def raising(error: BaseException) -> Callable[[Path, Callable[[str], None]], Dem
         raise error
 
     return run_demo
+
+
+def test_a_sentence_is_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that those of several processes, told at once and without a buffer, stay apart."""
+    written: list[str] = []
+    monkeypatch.setattr(sys, "stderr", SimpleNamespace(write=written.append))
+    assert outcome(monkeypatch, "upscale", "nowhere.png", "-o", "large.png", "--model", "nowhere") == 1
+    assert len(written) == 1
+    assert re.fullmatch(r"sckn: .*\n", written[0])
 
 
 def demo_report(output: Path) -> DemoReport:

@@ -21,8 +21,14 @@ class _Terminated(KeyboardInterrupt):
 
 def fail(sentence: str, code: int = 1) -> NoReturn:
     """End the program."""
-    print(f"sckn: {sentence}", file=sys.stderr)
+    _tell(sentence)
     sys.exit(code)
+
+
+def _tell(sentence: object) -> None:
+    """On standard error, the end of the line in the same write: processes of torchrun, which does not buffer, tell at once, and
+    what `print` writes in two parts may be mixed."""
+    sys.stderr.write(f"sckn: {sentence}\n")
 
 
 @contextmanager
@@ -65,4 +71,4 @@ def _stop(number: int, _: object) -> None:
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
     """One sentence, as for errors, instead of a line of source code."""
-    print(f"sckn: {message}", file=sys.stderr)
+    _tell(message)
