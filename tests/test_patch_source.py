@@ -1,6 +1,7 @@
 """Patches: where they come from, what belongs together, and that what a network learns from them is what it will meet."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from torch import Tensor
 from sckn import CKN, KernelModel, LayerConfig, NetworkConfig
 from sckn.superres.bsds500 import read_bsds500
 from sckn.superres.imresize import imresize
-from sckn.superres.patch_source import PatchSource, Units, turned
+from sckn.superres.patch_source import LEAST_SQUARE, PatchSource, Units, degraded, turned
 from sckn.superres.tiles import Tile
 from sckn.superres.upscaler import Upscaler, UpscalerConfig
 
@@ -107,20 +108,45 @@ def test_units_of_others() -> None:
     assert bool(torch.isfinite(flat.draw(3, seed=0)[0]).all())
 
 
+def flat_and_busy() -> dict[str, Tensor]:
+    """Photographs with next to no detail on one side and much on the other."""
+    contrast = torch.linspace(0.02, 1, 64)
+    return {name: (128 + contrast * (photo[:60, :64].float() - 128)).to(torch.uint8) for name, photo in photos().items()}
+
+
 @KINDS
-@pytest.mark.parametrize("floor", [0.1, 3.0])
-def test_patches_divided_by_their_contrast(scale: int, low_resolution: bool, floor: float) -> None:
-    """The same places in both sources; what a network sees and what it is to say are divided by one number a patch."""
+@pytest.mark.parametrize("power", [0.0, 0.5, 1.0])
+def test_places_by_their_contrast(scale: int, low_resolution: bool, power: float) -> None:
+    """Means over many draws are those over all places, each with the probability and the divisor that contrast gives it."""
     config = UpscalerConfig(scale, low_resolution)
-    plain = PatchSource(photos(), config, patch=14, margin=2)
-    source = PatchSource(photos(), config, patch=14, margin=2, contrast_floor=floor)
-    assert source.units == plain.units
-    (seen, lost), (inputs, targets) = (each.draw(300, seed=1) for each in (plain, source))
-    for index in range(300):
-        contrast = float((seen[index].double() ** 2).mean() + floor**2) ** 0.5
-        torch.testing.assert_close(inputs[index], seen[index] / contrast, rtol=1e-5, atol=1e-6)
-        torch.testing.assert_close(targets[index], lost[index] / contrast, rtol=1e-5, atol=1e-6)
-    assert float(inputs.square().mean(dim=(1, 2, 3)).max()) < 1
+    settings: dict[str, Any] = {"patch": 9, "margin": 2}
+    source = PatchSource(flat_and_busy(), config, **settings, contrast_power=power)
+    assert source.units == PatchSource(flat_and_busy(), config, **settings).units
+    fine = scale if low_resolution else 1
+    squares, chances, pairs = [], [], []
+    for photo in flat_and_busy().values():
+        seen, lost = degraded(photo, config)
+        inputs = (seen.double() / source.units.detail).unfold(0, 9, 1).unfold(1, 9, 1).flatten(0, 1)  # (places, 9, 9)
+        inner = (lost.double() / source.units.target)[2 * fine : -2 * fine, 2 * fine : -2 * fine]
+        targets = inner.unfold(0, 5 * fine, fine).unfold(1, 5 * fine, fine).flatten(0, 1)
+        mean_squares = [inputs[:, 2:-2, 2:-2].square().mean(dim=(1, 2)), targets.square().mean(dim=(1, 2))]
+        contrast = ((mean_squares[0] + LEAST_SQUARE) * (mean_squares[1] + LEAST_SQUARE)) ** 0.25
+        chances.append(contrast ** (2 * power))
+        pairs.append(torch.cat([inputs.flatten(1), targets.flatten(1)], dim=1) / contrast[:, None])
+        squares.append(pairs[-1].square())
+    chance = torch.cat(chances)
+    chance /= chance.sum()
+    expected, scatter = (chance @ torch.cat(squares), chance @ torch.cat(squares).square())
+    drawn = 8 * 16000
+    inputs, targets = (part[::8].double() for part in source.draw(drawn, seed=0))  # those that are not turned
+    targets = torch.nn.functional.pixel_shuffle(targets, fine)
+    found = torch.cat([inputs.flatten(1), targets.flatten(1)], dim=1).square()
+    deviations = (found.mean(dim=0) - expected) / ((scatter - expected.square()) / 16000).sqrt()
+    assert 0.7 < float(deviations.square().mean()) ** 0.5 < 1.4  # neighbours go together, so they are not all independent
+    assert float(deviations.abs().max()) < 5
+    if power:  # all places alike would be found out
+        alike = (torch.cat(squares).mean(dim=0) - expected) / ((scatter - expected.square()) / 16000).sqrt()
+        assert float(alike.square().mean()) ** 0.5 > 2
 
 
 @pytest.mark.parametrize("size", [(1, 40), (3, 3), (17, 40)])
@@ -136,9 +162,9 @@ def test_what_it_refuses() -> None:
         PatchSource(photos(), UpscalerConfig(2), patch=18, margin=9)
     with pytest.raises(ValueError, match="no photographs"):
         PatchSource({}, UpscalerConfig(2), patch=32, margin=9)
-    for floor in (-1.0, float("nan")):
-        with pytest.raises(ValueError, match="contrast_floor must be a number of at least 0"):
-            PatchSource(photos(), UpscalerConfig(2), patch=12, margin=1, contrast_floor=floor)
+    for power in (-1.0, float("nan")):
+        with pytest.raises(ValueError, match="contrast_power must be a number of at least 0"):
+            PatchSource(photos(), UpscalerConfig(2), patch=12, margin=1, contrast_power=power)
     source = PatchSource(photos(), UpscalerConfig(2), patch=12, margin=1)
     with pytest.raises(ValueError, match="count must be a whole number"):
         source.draw(0, seed=0)

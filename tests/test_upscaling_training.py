@@ -98,28 +98,26 @@ def test_a_tiny_network_beats_bicubic(
     assert larger.shape == (40 * scale, 50 * scale)
 
 
-def test_patches_of_little_contrast_may_count_as_others(tiny: UpscalingExperiment, photos: Path, tmp_path: Path) -> None:
+def test_patches_may_be_drawn_by_their_contrast(tiny: UpscalingExperiment, photos: Path, tmp_path: Path) -> None:
     """W is then that of the weighted ridge problem, here found by hand from the same filters; validation is as it was."""
-    still = replace(tiny, recipe=replace(tiny.recipe, epochs=0), samples=200)
-    reports = {
-        floor: run_upscaling(replace(still, contrast_floor=floor), photos, CPU, tmp_path / str(floor)) for floor in (0.0, 0.3)
-    }
-    kept, _ = held_out(read_bsds500(photos), 2)
-    source = PatchSource(kept, tiny.upscaler, patch=16, margin=2)
+    still = replace(tiny, recipe=replace(tiny.recipe, epochs=0), samples=200, contrast_power=0.5)
+    report = run_upscaling(still, photos, CPU, tmp_path / "run")
+    kept, others = held_out(read_bsds500(photos), 2)
+    source = PatchSource(kept, tiny.upscaler, patch=16, margin=2, contrast_power=0.5)
     seen, lost = (part.double() for part in source.draw(200, tiny.seed))
-    for floor, report in reports.items():
-        # the filters are those of k-means on patches so divided: the directions of patches are the same
-        network = report.upscaler.model.network.double()
-        with torch.no_grad():
-            features = network(seen).permute(0, 2, 3, 1).flatten(1, 2)  # (200, pixels, filters)
-        contrast = (seen.square().mean(dim=(1, 2, 3)) + floor**2).sqrt() if floor else torch.ones(200, dtype=torch.float64)
-        rows = (features / contrast[:, None, None]).flatten(0, 1)
-        right = (lost.flatten(1) / contrast[:, None]).flatten()
-        solution = torch.linalg.lstsq(rows, right[:, None]).solution.flatten()
-        found = report.upscaler.model.weights.detach().flatten().double() / source.units.target
-        errors = [float((rows @ weights - right).square().mean()) for weights in (found, solution)]
-        assert errors[0] == pytest.approx(errors[1], rel=1e-3)
-    assert not torch.allclose(reports[0.0].upscaler.model.weights, reports[0.3].upscaler.model.weights, rtol=0.05)
+    network = report.upscaler.model.network.double()
+    with torch.no_grad():
+        rows = network(seen).permute(0, 2, 3, 1).flatten(0, 2)
+    solution = torch.linalg.lstsq(rows, lost.flatten()[:, None]).solution.flatten()
+    found = report.upscaler.model.weights.detach().flatten().double() / source.units.target
+    errors = [float((rows @ weights - lost.flatten()).square().mean()) for weights in (found, solution)]
+    assert errors[0] == pytest.approx(errors[1], rel=1e-3)
+    plain = PatchSource(others, tiny.upscaler, patch=16, margin=2, units=source.units)
+    seen, lost = (part.double() for part in plain.draw(50, 0))
+    with torch.no_grad():
+        said = network(seen).permute(0, 2, 3, 1).flatten(0, 2) @ found
+    error = float((said - lost.flatten()).square().mean()) ** 0.5
+    assert report.history[-1]["validation_error"] == pytest.approx(error, rel=1e-4)
 
 
 def test_a_finished_run_is_resumed_to_the_same_model(tiny: UpscalingExperiment, photos: Path, tmp_path: Path) -> None:
@@ -154,6 +152,18 @@ def test_training_may_begin_with_the_filters_of_another_upscaler(
     assert not torch.equal(own, theirs)
 
 
+def test_it_may_have_more_filters(tiny: UpscalingExperiment, photos: Path, tmp_path: Path) -> None:
+    """Before any training the wider network, with a linear model of its own, is as good as the narrow one or better."""
+    narrow = run_upscaling(tiny, photos, CPU, tmp_path / "narrow")
+    layers = tuple(replace(layer, filters=20) for layer in tiny.network.layers)
+    wider = replace(tiny, network=NetworkConfig(1, layers), recipe=replace(tiny.recipe, epochs=0))
+    begun, by_itself = (
+        run_upscaling(replace(wider, start=start), photos, CPU, tmp_path / f"run {len(start)}").history[-1]["validation_error"]
+        for start in (str(tmp_path / "narrow" / "model.safetensors"), "")
+    )
+    assert begun < narrow.history[-1]["validation_error"] * 1.01 < by_itself
+
+
 def test_it_may_find_its_roots_in_another_way(tiny: UpscalingExperiment, photos: Path, tmp_path: Path) -> None:
     first = save(tiny_upscaler_of(tiny), tmp_path / "first.safetensors")
     layers = tuple(replace(layer, inverse_root="moving_frame") for layer in tiny.network.layers)
@@ -168,8 +178,8 @@ def test_it_may_find_its_roots_in_another_way(tiny: UpscalingExperiment, photos:
 @pytest.mark.parametrize(
     ("setting", "sentence"),
     [
-        ({"filters": 13}, "12 filters of 3 x 3 with Exponential.*, not a layer of 13 filters"),
-        ({"kernel": Exponential(4.0)}, "learnable=True.*, not a layer of 12 filters of 3 x 3 with .*learnable=False"),
+        ({"filters": 11}, "a layer of 12 filters, more than 11"),
+        ({"kernel": Exponential(4.0)}, "learnable=True.*, not a layer of 3 x 3 with .*learnable=False"),
         ({"kernel": Exponential(5.0, learnable=True)}, "alpha=4.0.*, not .*alpha=5.0"),
         ({"kernel": CentredExponential(4.0, learnable=True)}, "not .* with CentredExponential"),
         (None, "2 layers, not 1"),

@@ -39,14 +39,12 @@ class UpscalingExperiment:
     name: of the result. dataset: "bsds500". network, recipe: what is trained, and how, with the square loss.
     scale: the factor. low_resolution: the network works on the small image (see `Upscaler`).
     patch: side of the network's input in training. samples: how many such patches in an epoch; the paper has 200,000 in all.
-    new_patches: others in each epoch. contrast_floor: how little contrast a patch has that still counts as much as others (see
-        `PatchSource`); 0 weighs patches as they are.
-    regularization: lambda, of features and targets scaled to mean squares that do not depend on the photographs, but for what
-        `contrast_floor` does to them.
+    new_patches: others in each epoch. contrast_power: which patches are drawn more often (see `PatchSource`); left out, none.
+    regularization: lambda, of features and targets scaled to mean squares that do not depend on the photographs.
     validation_photos: how many photographs are held out, evenly spread over all; 0 trains on all of them.
     validation_samples: patches of these, on which each epoch is judged.
-    start: an upscaler, by its name or file, of the same layers, with whose filters and learned alphas training begins; empty
-        begins with filters of k-means.
+    start: an upscaler, by its name or file, of the same layers with as many filters or fewer, with whose filters and learned
+        alphas training begins (see `widen`); empty begins with filters of k-means.
     kmeans_samples: patches from which k-means learns. patches, iterations: of k-means, for each layer.
     batch_size: samples encoded at a time in that. seed: of all that is random.
     """
@@ -60,7 +58,7 @@ class UpscalingExperiment:
     patch: int = 32
     samples: int = 200_000
     new_patches: bool = False
-    contrast_floor: float = 0.0
+    contrast_power: float | None = None
     regularization: float = 1e-7
     validation_photos: int = 25
     validation_samples: int = 5000
@@ -79,10 +77,11 @@ class UpscalingExperiment:
             "dataset": one_of("dataset", self.dataset, DATASETS),
             "low_resolution": true_or_false("low_resolution", self.low_resolution),
             "new_patches": true_or_false("new_patches", self.new_patches),
-            "contrast_floor": real_number("contrast_floor", self.contrast_floor, least=0),
             "regularization": real_number("regularization", self.regularization, above=0),
             **{name: whole_number(name, getattr(self, name), least) for name, least in LEAST.items()},
         }
+        if self.contrast_power is not None:
+            checked["contrast_power"] = real_number("contrast_power", self.contrast_power, least=0)
         for name, value in checked.items():
             object.__setattr__(self, name, value)
         if not isinstance(self.start, str):

@@ -23,6 +23,8 @@ __all__ = ["PatchSource", "Units", "target_side"]
 
 SYMMETRIES = 8  # of the square
 DRAWN = 8192  # patches at a time, which bounds the memory for where their pixels lie
+# Added to the mean squares in `_contrasts`, in units: patches with next to no detail stay possible, and bounded when divided.
+LEAST_SQUARE = 0.05
 
 
 @dataclass(frozen=True)
@@ -43,10 +45,11 @@ class PatchSource:
     patch: side of the network's input. margin: what the network loses on each side.
     device: where photographs and patches are.
     units: those of the training patches for a source of validation patches; None is its own.
-    contrast_floor: both of a pair are divided by the root mean square of what the network sees and this number, in units; 0
-        leaves them as they are. What a kernel network makes of a patch grows in proportion to it, so this changes nothing but
-        how much a patch of little contrast counts: as much as others, down to about this contrast. Quality is judged so, too:
-        SSIM weighs errors by the contrast around them, PSNR a photograph's by their size.
+    contrast_power: None draws all places with the same probability, and patches as they are. A number b draws places with
+        probabilities in proportion to contrast^(2b) and divides both of a pair by the contrast (see `_contrasts`). What a
+        kernel network makes of a patch grows in proportion to it, so with b = 1 the expected loss is, but for a factor, that of
+        patches as they are, while gradients of batches scatter less: patches of little contrast have next to none. With less
+        than 1 those count for more, and with 0 as much as others.
 
     Example
     -------
@@ -66,9 +69,9 @@ class PatchSource:
         margin: int,
         device: torch.device | str = "cpu",
         units: Units | None = None,
-        contrast_floor: float = 0.0,
+        contrast_power: float | None = None,
     ) -> None:
-        self.contrast_floor = real_number("contrast_floor", contrast_floor, least=0)
+        self.contrast_power = None if contrast_power is None else real_number("contrast_power", contrast_power, least=0)
         self.config, self.patch, self.margin = config, whole_number("patch", patch), margin
         self.fine = config.scale if config.low_resolution else 1  # pixels of a target along a side of a pixel seen
         self.side = target_side(patch, margin)
@@ -87,21 +90,30 @@ class PatchSource:
             lost.append(missing)
         self.units = units or Units(_root_mean_square(details), _root_mean_square(lost))
         self.details, self.lost = _Maps.joined(details), _Maps.joined(lost)
-        places = (self.details.heights - patch + 1) * (self.details.widths - patch + 1)
-        self.ends = places.cumsum(0)  # of the numbers of each photograph's places, among those of all
+        self.places = (self.details.heights - patch + 1) * (self.details.widths - patch + 1)  # in each photograph
+        self.squared_contrasts = self.chances = None
+        if self.contrast_power is not None:
+            pairs = zip(details, lost, strict=True)
+            self.squared_contrasts = torch.cat([self._contrasts(*pair).flatten() for pair in pairs]).cpu()  # of all places
+            self.chances = self.squared_contrasts.double().pow_(self.contrast_power).cumsum_(0)
 
     def draw(self, count: int, seed: int) -> tuple[Tensor, Tensor]:
-        """Inputs (count, 1, patch, patch) and targets (count, outputs, h, w), divided by the units, and with a floor by their
-        contrast.
+        """Inputs (count, 1, patch, patch) and targets (count, outputs, h, w), divided by the units, and with a
+        `contrast_power` by their contrast.
 
-        Every place of every photograph is as likely as any other; the same seed gives the same patches on every device.
+        The same seed gives the same patches on every device; with a `contrast_power`, but for rounding.
         """
         generator = torch.Generator().manual_seed(whole_number("seed", seed, least=0))
-        place = torch.randint(int(self.ends[-1]), (whole_number("count", count),), generator=generator)
-        photo = torch.searchsorted(self.ends, place, right=True)
-        place -= torch.where(photo > 0, self.ends[photo - 1], 0)
+        ends, count = self.places.cumsum(0), whole_number("count", count)
+        if self.chances is None:
+            place = torch.randint(int(ends[-1]), (count,), generator=generator)
+        else:
+            chance = self.chances[-1] * torch.rand(count, dtype=torch.float64, generator=generator)
+            place = torch.searchsorted(self.chances, chance, right=True).clamp_max_(len(self.chances) - 1)
+        photo = torch.searchsorted(ends, place, right=True)
+        place_there = place - torch.where(photo > 0, ends[photo - 1], 0)
         columns = self.details.widths[photo] - self.patch + 1
-        top, left = place // columns, place % columns
+        top, left = place_there // columns, place_there % columns
         inputs = torch.empty(count, 1, self.patch, self.patch, device=self.details.values.device)
         targets = torch.empty(count, self.config.outputs, self.side, self.side, device=inputs.device)
         for start in range(0, count, DRAWN):
@@ -114,11 +126,25 @@ class PatchSource:
                 inputs[part][symmetry::SYMMETRIES] = turned(seen[symmetry::SYMMETRIES], symmetry)
                 turned_lost = turned(lost[symmetry::SYMMETRIES], symmetry)
                 targets[part][symmetry::SYMMETRIES] = F.pixel_unshuffle(turned_lost, self.fine)
-        if self.contrast_floor:
-            contrast = (inputs.square().mean(dim=(1, 2, 3), keepdim=True) + self.contrast_floor**2).sqrt()
+        if self.squared_contrasts is not None:
+            contrast = self.squared_contrasts[place].sqrt().to(inputs.device)[:, None, None, None]
             inputs /= contrast
             targets /= contrast
         return inputs, targets
+
+    def _contrasts(self, seen: Tensor, lost: Tensor) -> Tensor:
+        """The square of the contrast of the patch at each place of a photograph: the geometric mean of the mean squares, in
+        units, of what the network sees and of what it is to say, both where it says something.
+
+        The gradient of a patch's loss is a sum of products of errors, which are in proportion to what was lost, and features,
+        which are in proportion to what is seen: this is about its length.
+        """
+        squares = []
+        for values, unit, fine in ((seen, self.units.detail, 1), (lost, self.units.target, self.fine)):
+            cut = fine * self.margin
+            inner = (values / unit)[cut : len(values) - cut, cut : values.shape[1] - cut]
+            squares.append(F.avg_pool2d(inner.square()[None, None], fine * self.side, stride=fine)[0, 0] + LEAST_SQUARE)
+        return (squares[0] * squares[1]).sqrt_()
 
 
 def target_side(patch: int, margin: int) -> int:

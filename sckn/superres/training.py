@@ -18,7 +18,6 @@ from torch import Tensor
 
 from sckn.checkpoint import load_upscaler
 from sckn.clock import Clock
-from sckn.layer import LayerConfig
 from sckn.model import KernelModel
 from sckn.network import CKN
 from sckn.precision import precision
@@ -33,6 +32,7 @@ from sckn.training.runs import FIGURES, RunFolder, write_json
 from sckn.training.state import EpochRecord
 from sckn.training.supervised import train_supervised
 from sckn.training.unsupervised import fit_unsupervised
+from sckn.training.widening import check_can_widen, widen
 
 __all__ = ["UpscalingReport", "held_out", "run_upscaling"]
 
@@ -82,11 +82,11 @@ def run_upscaling(
     """Train; the run folder then holds the upscaler as model.safetensors, its figures as report.json, and report.html."""
     clock = Clock(device)
     begun = RunFolder(run, {}).has_state()
-    first = _first_filters(experiment) if experiment.start and not begun else None  # before anything is written
+    first = _network_to_begin_with(experiment) if experiment.start and not begun else None  # before anything is written
     photos = read_bsds500(folder)
     kept, others = held_out(photos, experiment.validation_photos)
     settings: dict[str, Any] = {"patch": experiment.patch, "margin": experiment.margin, "device": device}
-    source = PatchSource(kept, experiment.upscaler, **settings, contrast_floor=experiment.contrast_floor)
+    source = PatchSource(kept, experiment.upscaler, **settings, contrast_power=experiment.contrast_power)
     validation = PatchSource(others, experiment.upscaler, **settings, units=source.units) if others else None
     clock.lap("photographs")
     store = RunFolder.open(run, experiment.to_dict(), resume=resume, tensorboard=tensorboard)
@@ -95,11 +95,8 @@ def run_upscaling(
     torch.manual_seed(experiment.seed)
     network = CKN(experiment.network).to(device)
     if not store.has_state():
-        if first is not None:
-            network.load_state_dict(first, strict=False)  # a moving frame comes with the first step
-        else:
-            say(f"{experiment.name}: k-means on {len(kept)} photographs")
-            _fit_unsupervised(network, images, experiment)
+        say(f"{experiment.name}: {experiment.start or 'k-means'} on {len(kept)} photographs")
+        _find_first_filters(network, images, experiment, first)
     clock.lap("first filters")
     say(f"{experiment.name}: {experiment.recipe.epochs} epochs with {experiment.samples} patches")
     result = train_supervised(
@@ -148,35 +145,27 @@ def in_grey_levels(model: KernelModel, config: UpscalerConfig, units: Units) -> 
     return Upscaler(scaled, UpscalerConfig(config.scale, config.low_resolution, units.detail)).eval()
 
 
-def _first_filters(experiment: UpscalingExperiment) -> dict[str, Tensor]:
-    """Filters and learned alphas of the upscaler to begin with; its layers must be those of the experiment."""
+def _network_to_begin_with(experiment: UpscalingExperiment) -> CKN:
+    """That of the upscaler `start`, whose layers must be those of the experiment, of as many filters or fewer."""
     try:
         network = load_upscaler(experiment.start).model.network
     except (ValueError, OSError) as error:
         raise ValueError(f"start: {error}") from error
-    wanted, found = ([_kind(layer) for layer in config.layers] for config in (experiment.network, network.config))
-    if wanted != found:
-        unlike = [f"{theirs}, not {ours}" for ours, theirs in zip(wanted, found, strict=False) if ours != theirs]
-        difference = unlike[0] if unlike else f"{len(found)} layers, not {len(wanted)}"
-        raise ValueError(f"start: the network of {experiment.start} has {difference}; begin with one that has the same layers")
-    return dict(network.named_parameters())
+    try:
+        check_can_widen(network.config, experiment.network)
+    except ValueError as error:
+        raise ValueError(f"start: the network of {experiment.start} {error}") from None
+    return network
 
 
-def _kind(layer: LayerConfig) -> str:
-    """What a layer has in common with one that may begin with its filters."""
-    return f"a layer of {layer.filters} filters of {layer.patch} x {layer.patch} with {layer.kernel}"
-
-
-def _fit_unsupervised(network: CKN, images: Tensor, experiment: UpscalingExperiment) -> None:
+def _find_first_filters(network: CKN, images: Tensor, experiment: UpscalingExperiment, start: CKN | None) -> None:
+    settings: dict[str, Any] = {name: getattr(experiment, name) for name in ("patches", "iterations", "batch_size", "seed")}
+    images = images[: experiment.kmeans_samples]
     with precision(experiment.recipe.precision, images.device):
-        fit_unsupervised(
-            network,
-            images[: experiment.kmeans_samples],
-            patches=experiment.patches,
-            iterations=experiment.iterations,
-            batch_size=experiment.batch_size,
-            seed=experiment.seed,
-        )
+        if start is None:
+            fit_unsupervised(network, images, **settings)
+        else:
+            widen(network, start.to(images.device), images, **settings)
 
 
 def _mean_quality(photos: dict[str, Tensor], scale: int, upscale: Callable[[Tensor], Tensor] | None) -> Quality:

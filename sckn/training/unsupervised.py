@@ -15,7 +15,7 @@ from sckn.patches import sample_patches
 from sckn.processes import ALONE, Processes
 from sckn.settings import whole_number
 
-__all__ = ["encode", "encoded_batches", "fit_unsupervised"]
+__all__ = ["encode", "encoded_batches", "fit_unsupervised", "input_maps"]
 
 Network = TypeVar("Network", CKN, KernelLayer)
 
@@ -65,7 +65,7 @@ def fit_unsupervised(
         config = layer.config
         bar.set_postfix_str(f"sampling {patches:,} patches")
         batches = _in_step(image_batches(images, batch_size // processes.count, parameter.device), processes, parameter.device)
-        maps = (_through(layers, depth, batch.to(parameter.dtype)) for batch in batches)
+        maps = (input_maps(layers, depth, batch.to(parameter.dtype)) for batch in batches)
         with evaluating(network):
             sample = sample_patches(maps, config.patch, config.padding, max(patches, config.filters), generator, processes)
         bar.set_postfix_str(f"k-means, {config.filters} filters")
@@ -115,7 +115,7 @@ def _in_step(batches: Iterator[Tensor], processes: Processes, device: torch.devi
         yield torch.empty(0, *present[0][1:], device=device) if batch is None else batch
 
 
-def _through(layers: list[KernelLayer], depth: int, images: Tensor) -> Tensor:
+def input_maps(layers: list[KernelLayer], depth: int, images: Tensor) -> Tensor:
     """The input map of layer `depth`."""
     maps = layers[0].checked(images)
     for layer in layers[:depth]:

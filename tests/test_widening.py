@@ -1,0 +1,94 @@
+"""Widening against what it says: the narrow network's features and inner products are found again in the wide one's."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from sckn import CKN, LayerConfig, NetworkConfig
+from sckn.inverse_root import InverseRoot
+from sckn.kernels import CentredExponential, Exponential, Kernel
+from sckn.patches import extract_patches
+from sckn.training.widening import check_can_widen, embedding, widen
+
+KERNELS = (Exponential(4.0, learnable=True), CentredExponential(3.0, learnable=True))
+
+
+def config(filters: list[int], kernel: Kernel = KERNELS[0], inverse_root: InverseRoot = "eigh") -> NetworkConfig:
+    layers = (LayerConfig(count, 3, padding=False, kernel=kernel, inverse_root=inverse_root) for count in filters)
+    return NetworkConfig(2, tuple(layers))
+
+
+def pictures(count: int = 40) -> Tensor:
+    draws = torch.Generator().manual_seed(0)
+    return torch.randn(count, 2, 12, 12, dtype=torch.float64, generator=draws)
+
+
+def widened(narrow: CKN, filters: list[int]) -> CKN:
+    known = narrow.config.layers[0]
+    wide = CKN(config(filters, known.kernel, known.inverse_root)).double()
+    widen(wide, narrow, pictures(), patches=500, iterations=3)
+    return wide.eval()
+
+
+@pytest.fixture(params=KERNELS, ids=lambda kernel: type(kernel).__name__)
+def narrow(request: pytest.FixtureRequest) -> CKN:
+    torch.manual_seed(1)
+    network = CKN(config([5, 7], request.param)).double().eval()
+    with torch.no_grad():
+        for layer, alpha in zip(network.kernel_layers, (2.5, 6.0), strict=True):
+            assert layer.log_alpha is not None
+            layer.log_alpha.fill_(alpha).log_()
+    return network
+
+
+@torch.no_grad()
+def test_features_of_the_narrow_layer_are_linear_in_those_of_the_wide_one(narrow: CKN) -> None:
+    wide = widened(narrow, [9, 12])
+    few, many = narrow.kernel_layers[0], wide.kernel_layers[0]
+    M = embedding(few, many)
+    assert M.shape == (5, 9)
+    torch.testing.assert_close(M @ M.T, torch.eye(5, dtype=torch.float64), rtol=0, atol=1e-9)
+    images = pictures(3)
+    torch.testing.assert_close(torch.einsum("pd,bdhw->bphw", M, many(images)), few(images), rtol=0, atol=1e-9)
+
+
+@torch.no_grad()
+def test_inner_products_with_the_next_layers_filters_stay(narrow: CKN) -> None:
+    wide, images = widened(narrow, [9, 12]), pictures(3)
+    products = []
+    for network in (narrow, wide):
+        first, second = network.kernel_layers
+        products.append(second.directions()[:7] @ extract_patches(first(images), 3, padding=False))
+    torch.testing.assert_close(products[1], products[0], rtol=0, atol=1e-9)
+    lengths = [torch.linalg.vector_norm(network.kernel_layers[0](images), dim=1) for network in (narrow, wide)]
+    assert bool((lengths[1] > lengths[0] - 1e-12).all())
+    assert [layer.kernel for layer in wide.kernel_layers] == [layer.kernel for layer in narrow.kernel_layers]
+
+
+@pytest.mark.parametrize("inverse_root", ["eigh", "newton_schulz", "moving_frame"])
+@torch.no_grad()
+def test_the_same_width_is_the_same_network(narrow: CKN, inverse_root: InverseRoot) -> None:
+    """Up to a rotation of the last features, which a moving frame has of its own."""
+    same = CKN(config([5, 7], narrow.config.layers[0].kernel, inverse_root)).double()
+    widen(same, narrow, pictures())
+    maps = [network.eval()(pictures(3)).flatten(2) for network in (narrow, same)]
+    kernels = [each.mT @ each for each in maps]
+    torch.testing.assert_close(kernels[1], kernels[0], rtol=0, atol=1e-7)
+
+
+def test_what_is_refused() -> None:
+    few = config([5, 7])
+    check_can_widen(few, config([5, 8]))
+    for other, words in (
+        (config([5, 6]), "a layer of 7 filters, more than 6"),
+        (config([5, 7, 7]), "2 layers, not 3"),
+        (
+            config([5, 7], Exponential(3.0, learnable=True)),
+            r"a layer of 3 x 3 with .*4\.0, .*, not a layer of 3 x 3 with .*3\.0,",
+        ),
+        (replace(few, in_channels=1), "2 channels, not 1"),
+    ):
+        with pytest.raises(ValueError, match=f"has {words}.*; begin with one that has the same layers"):
+            check_can_widen(few, other)
