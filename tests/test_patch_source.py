@@ -46,6 +46,14 @@ def test_shapes_units_and_seeds(scale: int, low_resolution: bool) -> None:
 
 
 @KINDS
+@pytest.mark.parametrize("count", [1, 5, 8192 + 3])
+def test_any_number_of_patches(scale: int, low_resolution: bool, count: int) -> None:
+    inputs, targets = PatchSource(photos(), UpscalerConfig(scale, low_resolution), patch=8, margin=2).draw(count, seed=0)
+    assert len(inputs) == len(targets) == count
+    assert bool(torch.isfinite(inputs.sum() + targets.sum()))
+
+
+@KINDS
 def test_a_model_that_knows_the_targets_upscales_perfectly(scale: int, low_resolution: bool) -> None:
     """What is learned here is what is used there: on patches that were not turned, a network's error is that of what an
     upscaler's network adds to interpolation."""
@@ -117,7 +125,10 @@ def flat_and_busy() -> dict[str, Tensor]:
 @KINDS
 @pytest.mark.parametrize("power", [0.0, 0.5, 1.0])
 def test_places_by_their_contrast(scale: int, low_resolution: bool, power: float) -> None:
-    """Means over many draws are those over all places, each with the probability and the divisor that contrast gives it."""
+    """Means over many draws are those over all places, each with the probability and the divisor that contrast gives it.
+
+    (At power 1 they are the same whatever the contrast is, as they are to be; the others show that it is the right one.)
+    """
     config = UpscalerConfig(scale, low_resolution)
     settings: dict[str, Any] = {"patch": 9, "margin": 2}
     source = PatchSource(flat_and_busy(), config, **settings, contrast_power=power)
@@ -162,8 +173,8 @@ def test_what_it_refuses() -> None:
         PatchSource(photos(), UpscalerConfig(2), patch=18, margin=9)
     with pytest.raises(ValueError, match="no photographs"):
         PatchSource({}, UpscalerConfig(2), patch=32, margin=9)
-    for power in (-1.0, float("nan")):
-        with pytest.raises(ValueError, match="contrast_power must be a number of at least 0"):
+    for power in (-1.0, float("nan"), 5.0):
+        with pytest.raises(ValueError, match="contrast_power must be a number of at least 0 and of at most 4"):
             PatchSource(photos(), UpscalerConfig(2), patch=12, margin=1, contrast_power=power)
     source = PatchSource(photos(), UpscalerConfig(2), patch=12, margin=1)
     with pytest.raises(ValueError, match="count must be a whole number"):

@@ -10,7 +10,8 @@ from sckn import CKN, LayerConfig, NetworkConfig
 from sckn.inverse_root import InverseRoot
 from sckn.kernels import CentredExponential, Exponential, Kernel
 from sckn.patches import extract_patches
-from sckn.training.widening import check_can_widen, embedding, widen
+from sckn.precision import precision
+from sckn.training.widening import embedding, obstacle_to_widening, widen
 
 KERNELS = (Exponential(4.0, learnable=True), CentredExponential(3.0, learnable=True))
 
@@ -78,17 +79,50 @@ def test_the_same_width_is_the_same_network(narrow: CKN, inverse_root: InverseRo
     torch.testing.assert_close(kernels[1], kernels[0], rtol=0, atol=1e-7)
 
 
+@pytest.mark.parametrize("inverse_root", ["eigh", "moving_frame"])
+@torch.no_grad()
+def test_a_frame_that_has_turned(narrow: CKN, inverse_root: InverseRoot) -> None:
+    turning = CKN(config([5, 7], narrow.config.layers[0].kernel, "moving_frame")).double()
+    turning.load_state_dict(narrow.state_dict(), strict=False)
+    rotation = torch.linalg.qr(torch.randn(5, 5, dtype=torch.float64)).Q
+    frame = turning.kernel_layers[0].frame
+    assert frame is not None
+    frame.copy_(narrow.kernel_layers[0].inverse_root() @ rotation)
+    wide = CKN(config([9, 12], narrow.config.layers[0].kernel, inverse_root)).double()
+    widen(wide, turning, pictures(), patches=500, iterations=3)
+    products = []
+    for network in (turning.eval(), wide.eval()):
+        first, second = network.kernel_layers
+        products.append(second.directions()[:7] @ extract_patches(first(pictures(3)), 3, padding=False))
+    torch.testing.assert_close(products[1], products[0], rtol=0, atol=1e-9)
+
+
+@torch.no_grad()
+def test_in_a_training_in_bf16_filters_keep_the_digits_of_fp32() -> None:
+    torch.manual_seed(0)
+    narrow = CKN(config([40, 8])).eval()
+    wide = CKN(config([80, 8]))
+    with precision("medium", torch.device("cpu")):
+        widen(wide, narrow, pictures().float(), patches=500, iterations=3)
+    M = embedding(narrow.kernel_layers[0], wide.kernel_layers[0])
+    assert M.dtype == torch.float32
+    torch.testing.assert_close(M @ M.T, torch.eye(40), rtol=0, atol=1e-3)
+    embedded = torch.einsum("pcij,cd->pdij", narrow.kernel_layers[1].filters, M)
+    torch.testing.assert_close(wide.kernel_layers[1].filters[:8], embedded, rtol=0, atol=1e-4)
+
+
 def test_what_is_refused() -> None:
     few = config([5, 7])
-    check_can_widen(few, config([5, 8]))
+    assert obstacle_to_widening(few, config([5, 8])) is None
+    padded = NetworkConfig(2, tuple(replace(layer, padding=True) for layer in few.layers))
+    finer = NetworkConfig(2, (few.layers[0], replace(few.layers[1], epsilon=1e-4)))
     for other, words in (
-        (config([5, 6]), "a layer of 7 filters, more than 6"),
+        (config([5, 6]), "7 filters in layer 2, more than 6"),
         (config([5, 7, 7]), "2 layers, not 3"),
-        (
-            config([5, 7], Exponential(3.0, learnable=True)),
-            r"a layer of 3 x 3 with .*4\.0, .*, not a layer of 3 x 3 with .*3\.0,",
-        ),
+        (config([5, 7], Exponential(3.0, learnable=True)), r"as layer 1 .*alpha=4\.0.*, not .*alpha=3\.0"),
+        (padded, "as layer 1 .*padding=False.*, not .*padding=True"),
+        (finer, "as layer 2 .*epsilon=0.001.*, not .*epsilon=0.0001"),
         (replace(few, in_channels=1), "2 channels, not 1"),
     ):
-        with pytest.raises(ValueError, match=f"has {words}.*; begin with one that has the same layers"):
-            check_can_widen(few, other)
+        with pytest.raises(ValueError, match=f"the narrow network has {words}.*; give one with the same layers"):
+            widen(CKN(other), CKN(few), pictures())

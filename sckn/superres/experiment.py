@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from sckn.network import NetworkConfig
 from sckn.settings import file_name, one_of, real_number, true_or_false, whole_number
-from sckn.superres.patch_source import target_side
+from sckn.superres.patch_source import checked_power, target_side
 from sckn.superres.upscaler import UpscalerConfig, network_margin
 from sckn.training.recipe import Recipe
 from sckn.training.toml_file import checked_settings, read_toml
@@ -81,7 +81,7 @@ class UpscalingExperiment:
             **{name: whole_number(name, getattr(self, name), least) for name, least in LEAST.items()},
         }
         if self.contrast_power is not None:
-            checked["contrast_power"] = real_number("contrast_power", self.contrast_power, least=0)
+            checked["contrast_power"] = checked_power(self.contrast_power)
         for name, value in checked.items():
             object.__setattr__(self, name, value)
         if not isinstance(self.start, str):

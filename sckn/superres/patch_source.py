@@ -23,8 +23,9 @@ __all__ = ["PatchSource", "Units", "target_side"]
 
 SYMMETRIES = 8  # of the square
 DRAWN = 8192  # patches at a time, which bounds the memory for where their pixels lie
-# Added to the mean squares in `_contrasts`, in units: patches with next to no detail stay possible, and bounded when divided.
+# Added to the mean squares that make up the contrast: patches with next to no detail stay possible, and bounded when divided.
 LEAST_SQUARE = 0.05
+LARGEST_POWER = 4.0
 
 
 @dataclass(frozen=True)
@@ -45,11 +46,12 @@ class PatchSource:
     patch: side of the network's input. margin: what the network loses on each side.
     device: where photographs and patches are.
     units: those of the training patches for a source of validation patches; None is its own.
-    contrast_power: None draws all places with the same probability, and patches as they are. A number b draws places with
-        probabilities in proportion to contrast^(2b) and divides both of a pair by the contrast (see `_contrasts`). What a
-        kernel network makes of a patch grows in proportion to it, so with b = 1 the expected loss is, but for a factor, that of
-        patches as they are, while gradients of batches scatter less: patches of little contrast have next to none. With less
-        than 1 those count for more, and with 0 as much as others.
+    contrast_power: None draws all places with the same probability, and patches as they are. A number b, at most 4, draws
+        places with probabilities in proportion to c^(2b) and divides both of a pair by c, their contrast: c^2 is the geometric
+        mean of the mean squares of both, in units, where the network says something, each plus 0.05. What a kernel network
+        makes of a patch grows in proportion to it (but for the layers' tiny `norm_offset`), so with b = 1 the expected loss is,
+        but for a factor, that of patches as they are, while gradients of batches scatter less: patches of little contrast have
+        next to none. With less than 1 those count for more, and with 0 as much as others.
 
     Example
     -------
@@ -71,7 +73,7 @@ class PatchSource:
         units: Units | None = None,
         contrast_power: float | None = None,
     ) -> None:
-        self.contrast_power = None if contrast_power is None else real_number("contrast_power", contrast_power, least=0)
+        self.contrast_power = None if contrast_power is None else checked_power(contrast_power)
         self.config, self.patch, self.margin = config, whole_number("patch", patch), margin
         self.fine = config.scale if config.low_resolution else 1  # pixels of a target along a side of a pixel seen
         self.side = target_side(patch, margin)
@@ -89,62 +91,73 @@ class PatchSource:
             details.append(seen)
             lost.append(missing)
         self.units = units or Units(_root_mean_square(details), _root_mean_square(lost))
+        details, lost = [each / self.units.detail for each in details], [each / self.units.target for each in lost]
         self.details, self.lost = _Maps.joined(details), _Maps.joined(lost)
         self.places = (self.details.heights - patch + 1) * (self.details.widths - patch + 1)  # in each photograph
-        self.squared_contrasts = self.chances = None
+        self.cumulative_chances = None
         if self.contrast_power is not None:
-            pairs = zip(details, lost, strict=True)
-            self.squared_contrasts = torch.cat([self._contrasts(*pair).flatten() for pair in pairs]).cpu()  # of all places
-            self.chances = self.squared_contrasts.double().pow_(self.contrast_power).cumsum_(0)
+            pairs = zip(details, (inside(missing, self.fine * margin) for missing in lost), strict=True)
+            chances = [self._squared_contrasts(seen[None, None], missing[None, None]) for seen, missing in pairs]
+            self.cumulative_chances = torch.cat([each.flatten().cpu().double() for each in chances])  # of all places
+            self.cumulative_chances.pow_(self.contrast_power).cumsum_(0)
 
     def draw(self, count: int, seed: int) -> tuple[Tensor, Tensor]:
         """Inputs (count, 1, patch, patch) and targets (count, outputs, h, w), divided by the units, and with a
         `contrast_power` by their contrast.
 
-        The same seed gives the same patches on every device; with a `contrast_power`, but for rounding.
+        The same seed gives the same patches on every device; with a `contrast_power`, rounding may move one to the next place.
         """
         generator = torch.Generator().manual_seed(whole_number("seed", seed, least=0))
         ends, count = self.places.cumsum(0), whole_number("count", count)
-        if self.chances is None:
+        if self.cumulative_chances is None:
             place = torch.randint(int(ends[-1]), (count,), generator=generator)
         else:
-            chance = self.chances[-1] * torch.rand(count, dtype=torch.float64, generator=generator)
-            place = torch.searchsorted(self.chances, chance, right=True).clamp_max_(len(self.chances) - 1)
+            chance = self.cumulative_chances[-1] * torch.rand(count, dtype=torch.float64, generator=generator)
+            place = torch.searchsorted(self.cumulative_chances, chance, right=True).clamp_max_(int(ends[-1]) - 1)
         photo = torch.searchsorted(ends, place, right=True)
-        place_there = place - torch.where(photo > 0, ends[photo - 1], 0)
+        place -= torch.where(photo > 0, ends[photo - 1], 0)
         columns = self.details.widths[photo] - self.patch + 1
-        top, left = place_there // columns, place_there % columns
+        top, left = place // columns, place % columns
         inputs = torch.empty(count, 1, self.patch, self.patch, device=self.details.values.device)
         targets = torch.empty(count, self.config.outputs, self.side, self.side, device=inputs.device)
         for start in range(0, count, DRAWN):
             part = slice(start, start + DRAWN)
             corner = top[part], left[part]
-            seen = self.details.patches(photo[part], *corner, self.patch) / self.units.detail
+            seen = self.details.patches(photo[part], *corner, self.patch)
             inner = [self.fine * (edge + self.margin) for edge in corner]
-            lost = self.lost.patches(photo[part], inner[0], inner[1], self.fine * self.side) / self.units.target
-            for symmetry in range(SYMMETRIES):  # places are random: every eighth patch is a random one
+            lost = self.lost.patches(photo[part], inner[0], inner[1], self.fine * self.side)
+            if self.cumulative_chances is not None:
+                contrast = self._squared_contrasts(seen, lost).sqrt_()
+                seen, lost = seen / contrast, lost / contrast
+            for symmetry in range(min(SYMMETRIES, len(seen))):  # places are random: every eighth patch is a random one
                 inputs[part][symmetry::SYMMETRIES] = turned(seen[symmetry::SYMMETRIES], symmetry)
                 turned_lost = turned(lost[symmetry::SYMMETRIES], symmetry)
                 targets[part][symmetry::SYMMETRIES] = F.pixel_unshuffle(turned_lost, self.fine)
-        if self.squared_contrasts is not None:
-            contrast = self.squared_contrasts[place].sqrt().to(inputs.device)[:, None, None, None]
-            inputs /= contrast
-            targets /= contrast
         return inputs, targets
 
-    def _contrasts(self, seen: Tensor, lost: Tensor) -> Tensor:
-        """The square of the contrast of the patch at each place of a photograph: the geometric mean of the mean squares, in
-        units, of what the network sees and of what it is to say, both where it says something.
+    def _squared_contrasts(self, seen: Tensor, lost: Tensor) -> Tensor:
+        """c^2 of the patches at all places, (B, 1, rows, columns), of what is seen and what was lost, both (B, 1, H, W) in
+        units, the latter without the network's margin.
 
         The gradient of a patch's loss is a sum of products of errors, which are in proportion to what was lost, and features,
         which are in proportion to what is seen: this is about its length.
         """
-        squares = []
-        for values, unit, fine in ((seen, self.units.detail, 1), (lost, self.units.target, self.fine)):
-            cut = fine * self.margin
-            inner = (values / unit)[cut : len(values) - cut, cut : values.shape[1] - cut]
-            squares.append(F.avg_pool2d(inner.square()[None, None], fine * self.side, stride=fine)[0, 0] + LEAST_SQUARE)
+        squares = [
+            F.avg_pool2d(values.square(), fine * self.side, stride=fine) + LEAST_SQUARE
+            for values, fine in ((inside(seen, self.margin), 1), (lost, self.fine))
+        ]
         return (squares[0] * squares[1]).sqrt_()
+
+
+def inside(maps: Tensor, margin: int) -> Tensor:
+    """Maps (..., H, W) without so many pixels on each side."""
+    height, width = maps.shape[-2:]
+    return maps[..., margin : height - margin, margin : width - margin]
+
+
+def checked_power(power: float) -> float:
+    """A `contrast_power`, if it is one."""
+    return real_number("contrast_power", power, least=0, most=LARGEST_POWER)
 
 
 def target_side(patch: int, margin: int) -> int:

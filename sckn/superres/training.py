@@ -32,7 +32,7 @@ from sckn.training.runs import FIGURES, RunFolder, write_json
 from sckn.training.state import EpochRecord
 from sckn.training.supervised import train_supervised
 from sckn.training.unsupervised import fit_unsupervised
-from sckn.training.widening import check_can_widen, widen
+from sckn.training.widening import obstacle_to_widening, widen
 
 __all__ = ["UpscalingReport", "held_out", "run_upscaling"]
 
@@ -95,7 +95,8 @@ def run_upscaling(
     torch.manual_seed(experiment.seed)
     network = CKN(experiment.network).to(device)
     if not store.has_state():
-        say(f"{experiment.name}: {experiment.start or 'k-means'} on {len(kept)} photographs")
+        known = f"filters of {experiment.start}, others by " if experiment.start else ""
+        say(f"{experiment.name}: {known}k-means on {len(kept)} photographs")
         _find_first_filters(network, images, experiment, first)
     clock.lap("first filters")
     say(f"{experiment.name}: {experiment.recipe.epochs} epochs with {experiment.samples} patches")
@@ -151,10 +152,10 @@ def _network_to_begin_with(experiment: UpscalingExperiment) -> CKN:
         network = load_upscaler(experiment.start).model.network
     except (ValueError, OSError) as error:
         raise ValueError(f"start: {error}") from error
-    try:
-        check_can_widen(network.config, experiment.network)
-    except ValueError as error:
-        raise ValueError(f"start: the network of {experiment.start} {error}") from None
+    obstacle = obstacle_to_widening(network.config, experiment.network)
+    if obstacle is not None:
+        advice = "begin with one that has the same layers, of as many filters or fewer"
+        raise ValueError(f"start: the network of {experiment.start} has {obstacle}; {advice}")
     return network
 
 

@@ -2,48 +2,47 @@
 
 With p filters a layer projects onto F = Span(phi(z_1), ..., phi(z_p)); with others beside them onto a larger F* that holds F.
 In both the coordinates are psi(x) = B' k(x), with k(x) the kernels of a patch x with the filters and B B' = K^-1 of their
-kernel matrix. Of k(x) in the larger space, which is K* B* psi*(x), the first p numbers are k(x) in the smaller one, so that
+kernel matrix, epsilon on its diagonal. Of k(x) in the larger space, which is K* B* psi*(x), the first p numbers are k(x) in the
+smaller one, so that
 
     psi(x) = M psi*(x),    M = B' [I 0] K* B*,    M M' = B' K B = I.
 
 A filter z of the next layer, a patch of coordinates in F, is the patch M'z in F*: of the same length, and with the same inner
 products with all patches. Patches themselves become longer by what F* has beyond F, so that cosines are a little smaller, and
-the network is nearly, not quite, what it was.
+the network, from the second layer on, is nearly, not quite, what it was.
 """
+
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from sckn.kmeans import spherical_kmeans
-from sckn.layer import KernelLayer, evaluating
+from sckn.layer import KernelLayer, LayerConfig, evaluating
 from sckn.network import CKN, NetworkConfig
-from sckn.patches import sample_patches
-from sckn.training.unsupervised import input_maps
+from sckn.precision import full_precision
+from sckn.settings import whole_number
+from sckn.training.unsupervised import centroids, input_maps
 
-__all__ = ["check_can_widen", "embedding", "widen"]
+__all__ = ["embedding", "obstacle_to_widening", "widen"]
 
 
-def check_can_widen(narrow: NetworkConfig, wide: NetworkConfig) -> None:
-    """Refuse networks of which the second is not the first with as many filters or more."""
-    differences = [
-        f"{found}, not {wanted}" for wanted, found in zip(_kinds(wide), _kinds(narrow), strict=False) if wanted != found
-    ]
+def obstacle_to_widening(narrow: NetworkConfig, wide: NetworkConfig) -> str | None:
+    """What the first network has that keeps the second from beginning with its filters, if anything."""
     if narrow.in_channels != wide.in_channels:
-        differences.insert(0, f"{narrow.in_channels} channels, not {wide.in_channels}")
+        return f"{narrow.in_channels} channels, not {wide.in_channels}"
     if len(narrow.layers) != len(wide.layers):
-        differences.append(f"{len(narrow.layers)} layers, not {len(wide.layers)}")
-    differences += [
-        f"a layer of {few.filters} filters, more than {many.filters}"
-        for few, many in zip(narrow.layers, wide.layers, strict=False)
-        if few.filters > many.filters
-    ]
-    if differences:
-        raise ValueError(f"has {differences[0]}; begin with one that has the same layers, of as many filters or fewer")
+        return f"{len(narrow.layers)} layers, not {len(wide.layers)}"
+    for number, (few, many) in enumerate(zip(narrow.layers, wide.layers, strict=True), 1):
+        if few.filters > many.filters:
+            return f"{few.filters} filters in layer {number}, more than {many.filters}"
+        if _map(few) != _map(many):
+            return f"as layer {number} {_map(few)}, not {_map(many)}"
+    return None
 
 
-def _kinds(config: NetworkConfig) -> list[str]:
-    """What layers have in common with those that may begin with their filters."""
-    return [f"a layer of {layer.patch} x {layer.patch} with {layer.kernel}" for layer in config.layers]
+def _map(layer: LayerConfig) -> LayerConfig:
+    """A layer but for what may change: how many filters it has, and how it is trained."""
+    return replace(layer, filters=1, inverse_root="eigh", gradient="exact", dropout=0.0)
 
 
 @torch.no_grad()
@@ -61,23 +60,27 @@ def widen(
 
     Parameters
     ----------
-    network: changed in place. narrow: of the same layers with as many filters or fewer, on the same device.
+    network: changed in place; new, so that moving frames have not turned yet.
+    narrow: of the same layers with as many filters or fewer, on the same device.
     images: (n, c, H, W), whose patches k-means learns from. patches, iterations, batch_size, seed: as in `fit_unsupervised`.
     """
-    check_can_widen(narrow.config, network.config)
-    generator = torch.Generator().manual_seed(seed)
+    obstacle = obstacle_to_widening(narrow.config, network.config)
+    if obstacle is not None:
+        raise ValueError(f"the narrow network has {obstacle}; give one with the same layers, of as many filters or fewer")
+    generator = torch.Generator().manual_seed(whole_number("seed", seed, least=0))
+    patches, iterations = whole_number("patches", patches), whole_number("iterations", iterations)
     layers, to_narrow = network.kernel_layers, None  # M, from maps of the network to those of the narrow one
     with evaluating(network), evaluating(narrow):
         for depth, (layer, known) in enumerate(zip(layers, narrow.kernel_layers, strict=True)):
-            filters, config = known.filters, layer.config
+            filters = known.filters
             if to_narrow is not None:
-                filters = torch.einsum("pcij,cd->pdij", filters, to_narrow)
-            others = config.filters - len(filters)
+                with full_precision(filters.device):
+                    filters = torch.einsum("pcij,cd->pdij", filters, to_narrow)
+            others = layer.config.filters - len(filters)
             if others:
-                maps = (input_maps(layers, depth, batch.to(filters)) for batch in images.split(batch_size))
-                sample = sample_patches(maps, config.patch, config.padding, max(patches, others), generator)
-                found = spherical_kmeans(sample, others, iterations=iterations, generator=generator).centroids
-                filters = torch.cat([filters, found.view(-1, *filters.shape[1:]).to(filters)])
+                batches = images.split(whole_number("batch_size", batch_size))
+                maps = (input_maps(layers, depth, batch.to(filters)) for batch in batches)
+                filters = torch.cat([filters, centroids(maps, layer, others, patches, iterations, generator).to(filters)])
             layer.filters.copy_(filters)
             if layer.log_alpha is not None and known.log_alpha is not None:
                 layer.log_alpha.copy_(known.log_alpha)
@@ -87,5 +90,6 @@ def widen(
 
 def embedding(narrow: KernelLayer, wide: KernelLayer) -> Tensor:
     """M (p, p*): coordinates in the smaller subspace from those in the larger one, whose first filters are its own."""
-    kernels_from_coordinates = wide.gram() @ wide.inverse_root()  # K* B*
-    return narrow.inverse_root().T @ kernels_from_coordinates[: narrow.config.filters]
+    with full_precision(wide.filters.device):
+        kernels_from_coordinates = wide.gram() @ wide.inverse_root()  # K* B*
+        return narrow.inverse_root().T @ kernels_from_coordinates[: narrow.config.filters]
