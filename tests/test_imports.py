@@ -17,6 +17,7 @@ LAYERS = (
         "files",
         "clock",
         "extras",
+        "freed_memory",
         "fused",
         "precision",
         "processes",

@@ -1,6 +1,7 @@
 """Experiments on super-resolution, from a TOML file to a model that beats bicubic interpolation, on crops of one photograph."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -165,6 +166,51 @@ def test_it_may_have_more_filters(tiny: UpscalingExperiment, photos: Path, tmp_p
     assert begun < narrow.history[-1]["validation_error"] * 1.01
 
 
+def test_it_may_begin_with_an_experiment_which_is_trained_first(
+    tiny: UpscalingExperiment, photos: Path, tmp_path: Path
+) -> None:
+    """As with the model of a training on its own; an interrupted one goes on where it was, and settings tell of both."""
+    (tmp_path / "tiny.toml").write_text(TOML.replace("samples = 1000", "samples = 60"))
+    wide = TOML.replace("filters = 12", "filters = 14").replace("samples = 1000", "samples = 60").replace('"tiny"', '"wide"')
+    (tmp_path / "wide.toml").write_text(wide.replace("scale = 2", 'scale = 2\nstart = "tiny.toml"'))
+    experiment = UpscalingExperiment.from_toml(tmp_path / "wide.toml")
+    narrow = UpscalingExperiment.from_toml(tmp_path / "tiny.toml")
+    assert experiment.start == narrow
+    assert json.loads(json.dumps(experiment.to_dict()))["start"]["recipe"]["epochs"] == 2
+
+    alone = run_upscaling(narrow, photos, CPU, tmp_path / "narrow")
+    model = str(tmp_path / "narrow" / "model.safetensors")
+    apart = run_upscaling(replace(experiment, start=model), photos, CPU, tmp_path / "apart")
+    said: list[str] = []
+    together = run_upscaling(experiment, photos, CPU, tmp_path / "run", say=said.append)
+    assert torch.equal(together.upscaler.model.weights, apart.upscaler.model.weights)
+    assert [record["epoch"] for record in together.earlier] == [0, 1, 2]
+    assert apart.earlier == []
+    assert [sentence.split(":")[0] for sentence in said] == ["tiny", "tiny", "wide", "wide"]
+    assert said[2].startswith("wide: filters of tiny, others by k-means")
+
+    shutil.copytree(tmp_path / "narrow", tmp_path / "interrupted" / "start")
+    with pytest.raises(ValueError, match="interrupted/start already holds a run"):
+        run_upscaling(experiment, photos, CPU, tmp_path / "interrupted")
+    resumed = run_upscaling(experiment, photos, CPU, tmp_path / "interrupted", resume=True)
+    assert torch.equal(resumed.upscaler.model.weights, apart.upscaler.model.weights)
+    assert [record["epoch"] for record in resumed.earlier] == [record["epoch"] for record in alone.history]
+
+
+def test_an_experiment_that_cannot_be_begun_with_is_refused_when_it_is_read(tmp_path: Path) -> None:
+    (tmp_path / "tiny.toml").write_text(TOML)
+    fewer = TOML.replace("filters = 12", "filters = 11").replace("scale = 2", 'scale = 2\nstart = "tiny.toml"')
+    (tmp_path / "fewer.toml").write_text(fewer)
+    with pytest.raises(ValueError, match=r"fewer\.toml: start: the network of tiny has 12 filters in layer 1, more than 11"):
+        UpscalingExperiment.from_toml(tmp_path / "fewer.toml")
+    (tmp_path / "tiny.toml").write_text(fewer.replace("tiny.toml", "fewer.toml"))
+    with pytest.raises(ValueError, match=r"fewer\.toml begins with itself"):
+        UpscalingExperiment.from_toml(tmp_path / "fewer.toml")
+    (tmp_path / "tiny.toml").unlink()
+    with pytest.raises(ValueError, match=r"tiny\.toml cannot be read"):
+        UpscalingExperiment.from_toml(tmp_path / "fewer.toml")
+
+
 def test_it_may_find_its_roots_in_another_way(tiny: UpscalingExperiment, photos: Path, tmp_path: Path) -> None:
     first = save(tiny_upscaler_of(tiny), tmp_path / "first.safetensors")
     layers = tuple(replace(layer, inverse_root="moving_frame") for layer in tiny.network.layers)
@@ -206,7 +252,7 @@ def test_a_start_that_is_no_upscaler_is_refused(tiny: UpscalingExperiment, photo
         with pytest.raises(ValueError, match=sentence):
             run_upscaling(replace(tiny, start=start), photos, CPU, tmp_path / "run")
     assert not (tmp_path / "run").exists()
-    with pytest.raises(ValueError, match="start must be the name or file of an upscaler, or empty, got 3"):
+    with pytest.raises(ValueError, match="start must be the name or file of an upscaler, an experiment, or empty, got 3"):
         replace(tiny, start=3)
 
 

@@ -13,6 +13,7 @@ import tyro
 from sckn.commands.endings import resumable
 from sckn.commands.options import Device, chosen_device
 from sckn.files import remove_leftovers
+from sckn.freed_memory import keep_freed_memory
 from sckn.processes import joined_processes, own_device
 from sckn.results import write_result
 from sckn.superres.experiment import UpscalingExperiment, is_upscaling_experiment
@@ -54,6 +55,8 @@ def train(
     started = perf_counter()
     settings = (UpscalingExperiment if is_upscaling_experiment(experiment) else Experiment).from_toml(experiment)
     place = chosen_device(device)
+    if place.type == "cpu":
+        keep_freed_memory()
     if results.exists() and not results.is_dir():  # before the work, not after it
         raise ValueError(f"{results} is not a folder; give a folder for the result with --results")
     folder = Path("runs") / settings.name if run is None else run
@@ -114,7 +117,7 @@ def _finish_upscaler(report: UpscalingReport, seed: int, run: Path, write: Calla
     path = write(
         figures=report.figures(),
         seeds=[seed],
-        seconds=sum(sum(record["seconds"].values()) for record in report.history),
+        seconds=sum(sum(record["seconds"].values()) for record in (*report.earlier, *report.history)),
         **_origin(run),
     )
     ours, plain = report.validation, report.bicubic

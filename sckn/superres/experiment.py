@@ -11,8 +11,9 @@ from sckn.superres.patch_source import checked_power, target_side
 from sckn.superres.upscaler import UpscalerConfig, network_margin
 from sckn.training.recipe import Recipe
 from sckn.training.toml_file import checked_settings, read_toml
+from sckn.training.widening import obstacle_to_widening
 
-__all__ = ["UpscalingExperiment", "is_about_upscaling", "is_upscaling_experiment"]
+__all__ = ["UpscalingExperiment", "is_about_upscaling", "is_upscaling_experiment", "obstacle_to_start"]
 
 DATASETS = ("bsds500",)
 # The least value of each setting that is a whole number.
@@ -43,8 +44,9 @@ class UpscalingExperiment:
     regularization: lambda, of features and targets scaled to mean squares that do not depend on the photographs.
     validation_photos: how many photographs are held out, evenly spread over all; 0 trains on all of them.
     validation_samples: patches of these, on which each epoch is judged.
-    start: an upscaler, by its name or file, of the same layers with as many filters or fewer, with whose filters and learned
-        alphas training begins (see `widen`); empty begins with filters of k-means.
+    start: an upscaler of the same layers with as many filters or fewer, with whose filters and learned alphas training begins
+        (see `widen`), by its name or file; or the experiment that trains it first, in TOML its file beside this one, such as
+        "narrow.toml". Empty begins with filters of k-means.
     kmeans_samples: patches from which k-means learns. patches, iterations: of k-means, for each layer.
     batch_size: samples encoded at a time in that. seed: of all that is random.
     """
@@ -62,7 +64,7 @@ class UpscalingExperiment:
     regularization: float = 1e-7
     validation_photos: int = 25
     validation_samples: int = 5000
-    start: str = ""
+    start: "str | UpscalingExperiment" = ""
     kmeans_samples: int = 5000
     patches: int = 100_000
     iterations: int = 20
@@ -84,8 +86,12 @@ class UpscalingExperiment:
             checked["contrast_power"] = checked_power(self.contrast_power)
         for name, value in checked.items():
             object.__setattr__(self, name, value)
-        if not isinstance(self.start, str):
-            raise ValueError(f"start must be the name or file of an upscaler, or empty, got {self.start!r}")
+        if isinstance(self.start, UpscalingExperiment):
+            obstacle = obstacle_to_start(self.start.network, self.network)
+            if obstacle is not None:
+                raise ValueError(f"start: the network of {self.start.name} has {obstacle}")
+        elif not isinstance(self.start, str):
+            raise ValueError(f"start must be the name or file of an upscaler, an experiment, or empty, got {self.start!r}")
         if self.recipe.classifies:
             raise ValueError(f'super-resolution learns numbers: set loss = "square" in the recipe, not "{self.recipe.loss}"')
         if self.recipe.flip or self.recipe.shift:
@@ -103,20 +109,31 @@ class UpscalingExperiment:
         return UpscalerConfig(self.scale, self.low_resolution)
 
     @classmethod
-    def from_toml(cls, path: Path) -> Self:
-        """Read an experiment; a mistake in the file is named."""
+    def from_toml(cls, path: Path, begun_with_by: tuple[Path, ...] = ()) -> Self:
+        """Read an experiment, and that which it begins with; a mistake in a file is named."""
+        if path.resolve() in begun_with_by:
+            raise ValueError(f"{path} begins with itself: change start")
         required = ("name", "dataset", "scale", "network", "recipe")
         content = checked_settings(path, known={field.name for field in fields(cls)}, required=required)
         try:
             content["network"] = NetworkConfig.from_dict(content["network"])
             content["recipe"] = Recipe.from_dict(content["recipe"])
+            if str(content.get("start", "")).endswith(".toml"):
+                content["start"] = cls.from_toml(path.parent / content["start"], (*begun_with_by, path.resolve()))
             return cls(**content)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
 
     def to_dict(self) -> dict[str, Any]:
         """All settings, defaults included."""
-        return {**asdict(self), "network": self.network.to_dict()}
+        start = self.start.to_dict() if isinstance(self.start, UpscalingExperiment) else self.start
+        return {**asdict(self), "network": self.network.to_dict(), "start": start}
+
+
+def obstacle_to_start(first: NetworkConfig, network: NetworkConfig) -> str | None:
+    """What keeps a training from beginning with this network, and what would be needed, if anything does."""
+    obstacle = obstacle_to_widening(first, network)
+    return obstacle and f"{obstacle}; begin with one that has the same layers, of as many filters or fewer"
 
 
 def is_upscaling_experiment(path: Path) -> bool:

@@ -3,6 +3,7 @@
 Some photographs are held out. Patches of them, all of the same weight, judge each epoch, and they themselves, whole and by the
 protocol of evaluation, the final model; test sets play no part. Beside the files of any training the run folder has
 
+    RUN/start/         the run of the experiment that this one begins with, if there is one
     RUN/report.json    the figures
     RUN/crops/         details of some of these photographs, side by side, for the report
     RUN/report.html    all of it for people
@@ -23,7 +24,7 @@ from sckn.network import CKN
 from sckn.precision import precision
 from sckn.superres.bsds500 import read_bsds500
 from sckn.superres.evaluation import Quality, mean_quality, measure_upscaling
-from sckn.superres.experiment import UpscalingExperiment
+from sckn.superres.experiment import UpscalingExperiment, obstacle_to_start
 from sckn.superres.patch_source import PatchSource, Units
 from sckn.superres.report import write_upscaling_report
 from sckn.superres.upscaler import Upscaler, UpscalerConfig
@@ -32,10 +33,12 @@ from sckn.training.runs import FIGURES, RunFolder, write_json
 from sckn.training.state import EpochRecord
 from sckn.training.supervised import train_supervised
 from sckn.training.unsupervised import fit_unsupervised
-from sckn.training.widening import obstacle_to_widening, widen
+from sckn.training.widening import widen
 
 __all__ = ["UpscalingReport", "held_out", "run_upscaling"]
 
+# Folder, in that of a run, of the training that it begins with.
+START = "start"
 # Patches of validation are the same whatever the seed of a training, so that trainings can be compared.
 VALIDATION_SEED = 0
 # The seeds of a training's epochs lie so far apart.
@@ -46,11 +49,13 @@ SEEDS = 1_000_003
 class UpscalingReport:
     """A training: the model, the figures of all epochs, PSNR and SSIM on the photographs held out beside bicubic.
 
-    Without photographs held out there is no `validation`. `seconds` of each phase, `peak_gib` of an accelerator.
+    `earlier` are the epochs of the training that it began with. Without photographs held out there is no `validation`.
+    `seconds` of each phase, `peak_gib` of an accelerator.
     """
 
     upscaler: Upscaler
     history: list[EpochRecord]
+    earlier: list[EpochRecord]
     photos: int
     validation: Quality | None
     bicubic: Quality | None
@@ -81,8 +86,10 @@ def run_upscaling(
 ) -> UpscalingReport:
     """Train; the run folder then holds the upscaler as model.safetensors, its figures as report.json, and report.html."""
     clock = Clock(device)
-    begun = RunFolder(run, {}).has_state()
-    first = _network_to_begin_with(experiment) if experiment.start and not begun else None  # before anything is written
+    first = None
+    if experiment.start and not RunFolder(run, {}).has_state():  # before anything is written
+        first = _network_to_begin_with(experiment, folder, device, run / START, resume=resume, say=say)
+        clock.lap("what it begins with")
     photos = read_bsds500(folder)
     kept, others = held_out(photos, experiment.validation_photos)
     settings: dict[str, Any] = {"patch": experiment.patch, "margin": experiment.margin, "device": device}
@@ -95,7 +102,7 @@ def run_upscaling(
     torch.manual_seed(experiment.seed)
     network = CKN(experiment.network).to(device)
     if not store.has_state():
-        known = f"filters of {experiment.start}, others by " if experiment.start else ""
+        known = f"filters of {_name(experiment.start)}, others by " if experiment.start else ""
         say(f"{experiment.name}: {known}k-means on {len(kept)} photographs")
         _find_first_filters(network, images, experiment, first)
     clock.lap("first filters")
@@ -121,7 +128,10 @@ def run_upscaling(
         quality = _mean_quality(others, experiment.scale, upscaler.upscale_luminance)
         bicubic = _mean_quality(others, experiment.scale, None)
     clock.lap("validation")
-    report = UpscalingReport(upscaler, store.history(), len(kept), quality, bicubic, clock.seconds, peak_memory(device))
+    earlier = RunFolder(run / START, {}).history()
+    report = UpscalingReport(
+        upscaler, store.history(), earlier, len(kept), quality, bicubic, clock.seconds, peak_memory(device)
+    )
     write_json(run / FIGURES, report.figures())
     write_upscaling_report(run, others, device)
     return report
@@ -146,17 +156,32 @@ def in_grey_levels(model: KernelModel, config: UpscalerConfig, units: Units) -> 
     return Upscaler(scaled, UpscalerConfig(config.scale, config.low_resolution, units.detail)).eval()
 
 
-def _network_to_begin_with(experiment: UpscalingExperiment) -> CKN:
-    """That of the upscaler `start`, whose layers must be those of the experiment, of as many filters or fewer."""
+def _network_to_begin_with(
+    experiment: UpscalingExperiment,
+    folder: Path,
+    device: torch.device,
+    run: Path,
+    *,
+    resume: bool,
+    say: Callable[[str], None],
+) -> CKN:
+    """That of the upscaler `start`, whose layers must be those of the experiment, of as many filters or fewer; an experiment
+    is trained first."""
+    start = experiment.start
+    if isinstance(start, UpscalingExperiment):
+        return run_upscaling(start, folder, device, run, resume=resume, say=say).upscaler.model.network
     try:
-        network = load_upscaler(experiment.start).model.network
+        network = load_upscaler(start).model.network
     except (ValueError, OSError) as error:
         raise ValueError(f"start: {error}") from error
-    obstacle = obstacle_to_widening(network.config, experiment.network)
+    obstacle = obstacle_to_start(network.config, experiment.network)
     if obstacle is not None:
-        advice = "begin with one that has the same layers, of as many filters or fewer"
-        raise ValueError(f"start: the network of {experiment.start} has {obstacle}; {advice}")
+        raise ValueError(f"start: the network of {start} has {obstacle}")
     return network
+
+
+def _name(start: str | UpscalingExperiment) -> str:
+    return start.name if isinstance(start, UpscalingExperiment) else start
 
 
 def _find_first_filters(network: CKN, images: Tensor, experiment: UpscalingExperiment, start: CKN | None) -> None:
