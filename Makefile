@@ -24,12 +24,13 @@ lint: $(READY)
 	$(RUN)/ruff format --check .
 	$(RUN)/pyright --project .
 
-# The tests of the page need Chromium; without it they are skipped.
+# The tests of the page need Chromium; without it they are skipped, but not where CI is set.
 browser:
 	@if ! command -v chromium > /dev/null && [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
 		apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium fonts-liberation > /dev/null; fi; \
-	command -v chromium > /dev/null || \
-		echo "Chromium is not here, so the tests of the page are skipped; install it with apt-get install chromium, as root"
+	if ! command -v chromium > /dev/null; then \
+		echo "Chromium is not here; install it with apt-get install chromium, as root. Without it the tests of the page are skipped."; \
+		test -z "$$CI"; fi
 
 $(READY): requirements.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)

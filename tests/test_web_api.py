@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hatchling.builders.wheel import WheelBuilder
 from PIL import Image, ImageOps
-from serving import MISSING, ROOT, SLOW, Running, encoded, patiently, photograph, serving
+from serving import MISSING, ROOT, SLOW, Running, encoded, form_data, patiently, photograph, serving
 from tiny_classifier import CLASSES, tiny_classifier
 from tiny_upscaler import tiny_upscaler
 
@@ -90,6 +90,23 @@ def test_deleting_stops_the_work_at_once(server: Running) -> None:
     again = server.start(encoded(photograph(50, 40)))  # by a new process
     assert server.wait(again)["state"] == "done"
     server.ask("DELETE", f"/api/jobs/{again}")
+
+
+def test_a_visitor_who_leaves_before_the_answer_leaves_no_work_behind(server: Running) -> None:
+    """Nobody would know the job's id, to delete it."""
+    body, kind = form_data(encoded(photograph(1200, 1200)), SLOW, name="photo.png", field="photo", kind="image/png")
+    head = f"POST /api/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", server.port)) as visitor:
+        visitor.sendall(head.encode() + body)
+    ran = []
+    start = time.monotonic()
+    while time.monotonic() - start < 3 or server.files():
+        ran.append(server.get("/api/health").json["running"])
+        assert time.monotonic() - start < 10  # the work takes longer
+        time.sleep(0.05)
+    assert not any(ran), ran
+    assert server.folders()
+    assert server.files() == []
 
 
 def test_photographs_become_upright_and_keep_what_belongs_to_them(server: Running) -> None:

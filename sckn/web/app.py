@@ -27,6 +27,7 @@ __all__ = ["create_app"]
 
 STATIC = Path(__file__).parent / "static"
 SUFFIXES = {FileFormat.PNG: ".png", FileFormat.JPEG: ".jpg"}
+VISITOR_LEFT = 499  # nginx's number; nobody reads this answer
 # FastAPI can tell a collector about every request, if the environment says so; this server tells nobody.
 NO_TELEMETRY: Any = {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
 DESCRIPTION = (
@@ -107,9 +108,10 @@ def _routes(service: Service) -> APIRouter:
         responses=_problems(408, 413, 415, 422, 503),
     )
     async def upscale(
+        request: Request,
         photo: Photo,
         scale: Annotated[int, Form(description="How many times as wide and high", json_schema_extra={"enum": FACTORS})] = 2,
-        quality: Annotated[Quality, Form(description="The paper's model, or the fast one")] = Quality.QUALITY,
+        quality: Annotated[Quality, Form(description="The better model, or the fast one")] = Quality.QUALITY,
         format: Annotated[FileFormat, Form(description="Of the result")] = FileFormat.PNG,  # noqa: A002
     ) -> JobStatus:
         """Begin to make a photo larger. The answer has the job's id, which only you know."""
@@ -119,6 +121,8 @@ def _routes(service: Service) -> APIRouter:
             await _keep(photo, job.upload)
             width, height = await service.inspect(job.upload, lossless=format == FileFormat.PNG)
             limits.check_result(width, height, scale)
+            if await _has_left(request):  # nobody would ever know the job's id
+                raise RefusalError(VISITOR_LEFT, "the visitor left")
         except BaseException:
             await jobs.remove(job)
             raise
@@ -191,6 +195,15 @@ def _add_pages(app: FastAPI) -> None:
         return FileResponse(STATIC / "docs.html")
 
     app.mount("/static", StaticFiles(directory=STATIC))
+
+
+async def _has_left(request: Request) -> bool:
+    """Whether the visitor closed the connection. The first look lets uvicorn read on, which a large upload had paused; the
+    second one sees what it read."""
+    if await request.is_disconnected():
+        return True
+    await asyncio.sleep(0.01)
+    return await request.is_disconnected()
 
 
 async def _keep(upload: UploadFile, path: Path) -> None:

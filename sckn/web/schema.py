@@ -12,7 +12,7 @@ __all__ += ["Scores"]
 
 
 class Quality(StrEnum):
-    """The model of the paper, or the one for processors."""
+    """The better model, or the one for processors."""
 
     QUALITY = "quality"
     FAST = "fast"
