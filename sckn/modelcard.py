@@ -82,7 +82,7 @@ def upscaler_card(name: str, upscaler: Upscaler, scores: Mapping[str, Any] | Non
         ],
         data=f"{_data(result)}. It learned from {result['photos']} of them, {config['samples']:,} patches of "
         f"{config['patch']} x {config['patch']} pixels an epoch; {config['validation_photos'] or 'none'} were held out.",
-        recipe=f"{_training(result)} The square loss, {config['recipe']['epochs']} epochs.",
+        recipe=f"{_training(result)} The square loss, {config['recipe']['epochs']} epochs. {_beginning(config)}",
         figures=[
             f"Of luminance, by the protocol of the paper's tables, the mean of each set's images, {origin}:",
             _score_table(shown),
@@ -134,6 +134,15 @@ def _augmentation(recipe: Mapping[str, Any]) -> str:
 def _network(network: Mapping[str, Any]) -> str:
     layers = network["layers"]
     return f"{len(layers)} layer{'s' * (len(layers) > 1)} of {', '.join(str(layer['filters']) for layer in layers)} filters."
+
+
+def _beginning(config: Mapping[str, Any]) -> str:
+    """What the training of an upscaler began with, if not with k-means; an experiment is part of the training, and its time."""
+    start = config.get("start")
+    if isinstance(start, dict):
+        first = f"{start['recipe']['epochs']} epochs of `{start['name']}`, {_network(start['network'])}"
+        return f"It began with a network that was trained first, in that time, too: {first}"
+    return f"It began with the filters of `{start}`, whose own training is not in that time." if start else ""
 
 
 def _seeds(result: Mapping[str, Any]) -> str:

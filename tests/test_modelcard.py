@@ -158,6 +158,20 @@ def test_the_card_of_an_upscaler_says_what_is_known() -> None:
     assert card.count("| Kodak | 33.00 |") == 2
 
 
+def test_the_card_says_what_a_training_began_with() -> None:
+    given = upscaling_result()
+    for start, sentence in (
+        ("superres-tiny-fast", "It began with the filters of `superres-tiny-fast`, whose own training is not in that time."),
+        (
+            {"name": "narrow", "recipe": {"epochs": 3}, "network": {"layers": [{"filters": 2}]}},
+            "It began with a network that was trained first, in that time, too: 3 epochs of `narrow`, 1 layer of 2 filters.",
+        ),
+    ):
+        begun = {**given, "config": {**given["config"], "start": start}}
+        assert sentence in upscaler_card("x", tiny_upscaler(), None, begun, 1)
+    assert "It began with" not in upscaler_card("x", tiny_upscaler(), None, given, 1)
+
+
 def test_an_upscaler_whose_own_file_was_measured() -> None:
     measured = {**FIGURES, "psnr": {"Set5": 36.11, "Set14": 32.4, "Kodak": 33.3}}
     unscored = {name: value for name, value in upscaling_result(validation=None, bicubic=None).items() if name not in FIGURES}
