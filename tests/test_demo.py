@@ -1,10 +1,11 @@
 """The demonstration: what it finds is true, its page needs nothing else, and what is missing does not hold up the rest."""
 
-import builtins
 import io
+import math
 import os
 import re
 import shlex
+import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,21 +18,22 @@ from PIL import Image
 from sklearn.datasets import load_digits
 from sklearn.metrics import confusion_matrix
 from test_cli import own_signals  # noqa: F401  (a fixture)
-from test_curves import without
 from test_documented_code import check_command
-from test_report import ONE_PIXEL, Page
+from test_report import Page
 from test_using_models import printed, sentence
 from tiny_upscaler import tiny_upscaler
 
 from sckn import LayerConfig, NetworkConfig, Recipe, save, shipped
 from sckn.commands import demo as demo_command
-from sckn.demo import demonstration, digits, page, photo
+from sckn.demo import demonstration, digits, photo
+from sckn.demo.curves import learning_curves
 from sckn.demo.demonstration import DemoReport, run_demo
 from sckn.demo.digits import DigitsReport, learn_digits, read_digits
 from sckn.demo.photo import PHOTO, upscale_photo
 from sckn.superres.consistency import least_image
 from sckn.superres.evaluation import measure_upscaling
 from sckn.superres.photos import read_luminance
+from sckn.training.state import EpochRecord
 
 HEADINGS = [
     "What sckn does",
@@ -64,12 +66,11 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def shown(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Shown:
-    """All of it, with a smaller network, a shorter training, and curves that take no time."""
+    """All of it, with a smaller network and a shorter training."""
     told: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SCKN_MODELS", str(models))
         make_small(patch)
-        patch.setattr(page, "draw_curves", one_pixel)
         report = run_demo(tmp_path_factory.mktemp("demo") / "new" / "folder", told.append)
     return Shown(told, report, Page(report.page))
 
@@ -81,15 +82,9 @@ def make_small(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(digits, name, value)
 
 
-def one_pixel(records: object, path: Path, title: str) -> Path:
-    path.write_bytes(ONE_PIXEL.getvalue())
-    return path
-
-
 def with_digits_of(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
     """What costs time is not done again."""
     monkeypatch.setattr(demonstration, "learn_digits", lambda say, seed: shown.report.digits)
-    monkeypatch.setattr(page, "draw_curves", one_pixel)
 
 
 # -- the page ---------------------------------------------------------------------------------------------------------
@@ -104,8 +99,9 @@ def test_the_page_has_all_parts_and_needs_nothing_else(shown: Shown) -> None:
     assert os.listdir(shown.report.page.parent) == ["report.html"]
     sizes = [Image.open(io.BytesIO(picture)).size for picture in shown.page.pictures]
     detail = (3 * (2 + 3 * 96) + 2, 3 * 96 + 4)  # three of 96 x 96, each pixel three wide, white between them
-    assert sizes[:4] == [(451, 300), detail, (3 * (2 + 450) + 2, 304), (1, 1)]
-    assert len(sizes) == 5  # the filters
+    assert sizes[:3] == [(451, 300), detail, (3 * (2 + 450) + 2, 304)]
+    assert len(sizes) == 4  # the filters
+    assert text.count("<svg") == text.count("</svg>") == 2  # the curves
 
 
 def test_the_page_tells_what_was_found(shown: Shown) -> None:
@@ -123,13 +119,31 @@ def test_the_page_tells_what_was_found(shown: Shown) -> None:
     assert any("6 and 8 filters" in line for line in shown.told)
 
 
-def test_without_matplotlib_the_curves_are_left_out(shown: Shown, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(builtins, "__import__", without("matplotlib"))
-    report = shown.report
-    written = Page(page.write_demo_page(tmp_path / "page.html", report.classes, report.upscaled, report.digits))
-    assert written.headings == HEADINGS
-    assert len(written.pictures) == len(shown.page.pictures) - 1
-    assert "drawing curves needs matplotlib; install it with pip install 'sckn[plots]'; then sckn demo adds" in written.text
+def test_the_curves_can_be_read_by_their_axes() -> None:
+    errors = [(9.0, 12.5), (4.0, 6.25), (1.5, 5.75), (0.25, 5.5)]
+    history: list[EpochRecord] = [
+        {"epoch": epoch, "objective": 2.0**-epoch, "train_error": train, "validation_error": validation, "accepted": True}
+        for epoch, (train, validation) in enumerate(errors)
+    ]
+    pictures = [ET.fromstring(picture) for picture in re.findall(r"<svg.*?</svg>", learning_curves(history))]
+    names = ("objective",), ("train_error", "validation_error")
+    for picture, drawn in zip(pictures, names, strict=True):
+        numbers = [text for text in picture.iter("text") if text.get("text-anchor") == "end" and text.get("x") == "42.0"]
+        (bottom, low), *_, (top, high) = [(float(text.get("y", "")) - 4, float(text.text or "")) for text in numbers]
+        assert low == 0
+        for line, name in zip(picture.iter("polyline"), drawn, strict=True):
+            points = [tuple(map(float, point.split(","))) for point in line.get("points", "").split()]
+            assert np.diff([x for x, _ in points]) == pytest.approx([340 / 3] * 3, abs=0.11)
+            found = [high * (bottom - y) / (bottom - top) for _, y in points]
+            assert found == pytest.approx([record[name] for record in history], abs=0.001 * high)
+
+
+def test_curves_of_epochs_that_were_undone_or_not_finite_have_gaps() -> None:
+    records = [{"epoch": 0, "objective": 1.0, "accepted": True}, {"epoch": 1, "objective": 2.0, "accepted": False}]
+    text = learning_curves([*records, {"epoch": 2, "objective": math.inf, "accepted": True}])
+    (line, *_) = re.findall(r'points="([^"]*)"', text)
+    assert line == "48.0,28.0"  # the first epoch alone, at the top of the axes
+    assert learning_curves([]).count("<svg") == 2
 
 
 # -- the digits -------------------------------------------------------------------------------------------------------

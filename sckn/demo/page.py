@@ -2,15 +2,13 @@
 
 from html import escape
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
+from sckn.demo.curves import learning_curves
 from sckn.demo.digits import CAVEAT, DigitsReport
 from sckn.demo.photo import PHOTO, SCALE, UPSCALER, Classes, Upscaled
-from sckn.extras import MissingPackageError
 from sckn.shipped import CLASSIFIER
 from sckn.superres.side_by_side import ZOOM, lost_most, side_by_side
-from sckn.training.curves import draw_curves
-from sckn.training.report_parts import confusion, first_filters, hint, percent, picture, table, write_page
+from sckn.training.report_parts import confusion, first_filters, percent, picture, table, write_page
 
 __all__ = ["error_rows", "write_demo_page"]
 
@@ -67,10 +65,5 @@ def _errors(digits: DigitsReport) -> list[str]:
 
 
 def _curves(digits: DigitsReport) -> list[str]:
-    try:
-        with TemporaryDirectory() as folder:
-            path = draw_curves(digits.history, Path(folder) / "curves.png", f"lambda = 2^{digits.exponent}/n")
-            shown = picture(path.read_bytes(), CURVES)
-    except MissingPackageError as error:
-        shown = hint(f"{error}; then sckn demo adds them here.")
-    return ["<h2>Learning curves</h2>", shown]
+    told = f"{CURVES} (lambda = 2^{digits.exponent}/n)."
+    return ["<h2>Learning curves</h2>", learning_curves(digits.history), f"<p>{escape(told)}</p>"]
