@@ -102,8 +102,8 @@ def run_upscaling(
     torch.manual_seed(experiment.seed)
     network = CKN(experiment.network).to(device)
     if not store.has_state():
-        known = f"filters of {_name(experiment.start)}, others by " if experiment.start else ""
-        say(f"{experiment.name}: {known}k-means on {len(kept)} photographs")
+        known = f"filters of {_name(experiment.start)}" if experiment.start else "filters by k-means"
+        say(f"{experiment.name}: {known}, {len(kept)} photographs")
         _find_first_filters(network, images, experiment, first)
     clock.lap("first filters")
     say(f"{experiment.name}: {experiment.recipe.epochs} epochs with {experiment.samples} patches")
@@ -185,13 +185,12 @@ def _name(start: str | UpscalingExperiment) -> str:
 
 
 def _find_first_filters(network: CKN, images: Tensor, experiment: UpscalingExperiment, start: CKN | None) -> None:
+    if start is not None:
+        widen(network, start.to(images.device), seed=experiment.seed)
+        return
     settings: dict[str, Any] = {name: getattr(experiment, name) for name in ("patches", "iterations", "batch_size", "seed")}
-    images = images[: experiment.kmeans_samples]
     with precision(experiment.recipe.precision, images.device):
-        if start is None:
-            fit_unsupervised(network, images, **settings)
-        else:
-            widen(network, start.to(images.device), images, **settings)
+        fit_unsupervised(network, images[: experiment.kmeans_samples], **settings)
 
 
 def _mean_quality(photos: dict[str, Tensor], scale: int, upscale: Callable[[Tensor], Tensor] | None) -> Quality:

@@ -1,6 +1,6 @@
 """Learning without labels, layer by layer: random patches, spherical k-means, centroids as filters (section 2)."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TypeVar
 
 import torch
@@ -15,7 +15,7 @@ from sckn.patches import sample_patches
 from sckn.processes import ALONE, Processes
 from sckn.settings import whole_number
 
-__all__ = ["centroids", "encode", "encoded_batches", "fit_unsupervised", "input_maps"]
+__all__ = ["encode", "encoded_batches", "fit_unsupervised"]
 
 Network = TypeVar("Network", CKN, KernelLayer)
 
@@ -62,31 +62,20 @@ def fit_unsupervised(
     parameter = next(network.parameters())
     bar = tqdm(total=len(layers), desc="layers", unit="layer", disable=None if progress and processes.first else True)
     for depth, layer in enumerate(layers):
-        bar.set_postfix_str(f"{layer.config.filters} filters")
+        config = layer.config
+        bar.set_postfix_str(f"sampling {patches:,} patches")
         batches = _in_step(image_batches(images, batch_size // processes.count, parameter.device), processes, parameter.device)
-        maps = (input_maps(layers, depth, batch.to(parameter.dtype)) for batch in batches)
+        maps = (_through(layers, depth, batch.to(parameter.dtype)) for batch in batches)
         with evaluating(network):
-            found = centroids(maps, layer, layer.config.filters, patches, iterations, generator, processes)
-        layer.filters.copy_(found)
+            sample = sample_patches(maps, config.patch, config.padding, max(patches, config.filters), generator, processes)
+        bar.set_postfix_str(f"k-means, {config.filters} filters")
+        centroids = spherical_kmeans(
+            sample, config.filters, iterations=iterations, generator=generator, processes=processes
+        ).centroids
+        layer.filters.copy_(centroids.view_as(layer.filters))
         bar.update()
     bar.close()
     return network
-
-
-def centroids(
-    maps: Iterable[Tensor],
-    layer: KernelLayer,
-    count: int,
-    patches: int,
-    iterations: int,
-    generator: torch.Generator,
-    processes: Processes = ALONE,
-) -> Tensor:
-    """So many filters (count, c, e, e) for a layer from batches of its input maps: random patches, spherical k-means."""
-    config = layer.config
-    sample = sample_patches(maps, config.patch, config.padding, max(patches, count), generator, processes)
-    found = spherical_kmeans(sample, count, iterations=iterations, generator=generator, processes=processes).centroids
-    return found.view(count, *layer.filters.shape[1:])
 
 
 def iter_once(source: ImageSource) -> bool:
@@ -126,7 +115,7 @@ def _in_step(batches: Iterator[Tensor], processes: Processes, device: torch.devi
         yield torch.empty(0, *present[0][1:], device=device) if batch is None else batch
 
 
-def input_maps(layers: list[KernelLayer], depth: int, images: Tensor) -> Tensor:
+def _through(layers: list[KernelLayer], depth: int, images: Tensor) -> Tensor:
     """The input map of layer `depth`."""
     maps = layers[0].checked(images)
     for layer in layers[:depth]:

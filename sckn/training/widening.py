@@ -8,8 +8,10 @@ smaller one, so that
     psi(x) = M psi*(x),    M = B' [I 0] K* B*,    M M' = B' K B = I.
 
 A filter z of the next layer, a patch of coordinates in F, is the patch M'z in F*: of the same length, and with the same inner
-products with all patches. Patches themselves become longer by what F* has beyond F, so that cosines are a little smaller, and
-the network, from the second layer on, is nearly, not quite, what it was.
+products with all patches. Patches themselves become longer by what F* has beyond F, so that cosines are smaller. That must be
+little: after training, F may hold little of a patch, and all that is left of it is what later layers have learned not to see. So
+the new filters are near the known ones. With centres of k-means, which hold much of what F does not, a network of six layers lost
+all that it knew.
 """
 
 from dataclasses import replace
@@ -19,9 +21,9 @@ from torch import Tensor
 
 from sckn.layer import KernelLayer, LayerConfig, evaluating
 from sckn.network import CKN, NetworkConfig
+from sckn.nystrom import unit_rows
 from sckn.precision import full_precision
-from sckn.settings import whole_number
-from sckn.training.unsupervised import centroids, input_maps
+from sckn.settings import real_number, whole_number
 
 __all__ = ["embedding", "obstacle_to_widening", "widen"]
 
@@ -46,46 +48,40 @@ def _map(layer: LayerConfig) -> LayerConfig:
 
 
 @torch.no_grad()
-def widen(
-    network: CKN,
-    narrow: CKN,
-    images: Tensor,
-    *,
-    patches: int = 100_000,
-    iterations: int = 20,
-    batch_size: int = 256,
-    seed: int = 0,
-) -> None:
-    """Give a network the filters and learned alphas of a narrow one, and centroids of k-means for those that it has beyond.
+def widen(network: CKN, narrow: CKN, *, angle: float = 0.2, seed: int = 0) -> None:
+    """Give a network the filters and learned alphas of a narrow one, and beside them copies of these filters, turned at random.
 
     Parameters
     ----------
     network: changed in place; new, so that moving frames have not turned yet.
     narrow: of the same layers with as many filters or fewer, on the same device.
-    images: (n, c, H, W), whose patches k-means learns from. patches, iterations, batch_size, seed: as in `fit_unsupervised`.
+    angle: about that by which copies are turned. seed: of the directions.
     """
     obstacle = obstacle_to_widening(narrow.config, network.config)
     if obstacle is not None:
         raise ValueError(f"the narrow network has {obstacle}; give one with the same layers, of as many filters or fewer")
+    angle = real_number("angle", angle, above=0)
     generator = torch.Generator().manual_seed(whole_number("seed", seed, least=0))
-    patches, iterations = whole_number("patches", patches), whole_number("iterations", iterations)
-    layers, to_narrow = network.kernel_layers, None  # M, from maps of the network to those of the narrow one
+    to_narrow = None  # M, from maps of the network to those of the narrow one
     with evaluating(network), evaluating(narrow):
-        for depth, (layer, known) in enumerate(zip(layers, narrow.kernel_layers, strict=True)):
+        for layer, known in zip(network.kernel_layers, narrow.kernel_layers, strict=True):
             filters = known.filters
             if to_narrow is not None:
                 with full_precision(filters.device):
                     filters = torch.einsum("pcij,cd->pdij", filters, to_narrow)
             others = layer.config.filters - len(filters)
-            if others:
-                batches = images.split(whole_number("batch_size", batch_size))
-                maps = (input_maps(layers, depth, batch.to(filters)) for batch in batches)
-                filters = torch.cat([filters, centroids(maps, layer, others, patches, iterations, generator).to(filters)])
-            layer.filters.copy_(filters)
+            layer.filters.copy_(torch.cat([filters, _turned_copies(filters, others, angle, generator)]))
             if layer.log_alpha is not None and known.log_alpha is not None:
                 layer.log_alpha.copy_(known.log_alpha)
             if to_narrow is not None or others or known.frame is not None:  # else they are the same
                 to_narrow = embedding(known, layer)
+
+
+def _turned_copies(filters: Tensor, count: int, angle: float, generator: torch.Generator) -> Tensor:
+    """So many filters, one of each that there are before a second one of any."""
+    copied = unit_rows(filters)[torch.arange(count, device=filters.device) % len(filters)]  # (count, c e e)
+    directions = torch.randn(copied.shape, generator=generator, dtype=copied.dtype).to(copied.device)
+    return (copied + angle * unit_rows(directions)).view(count, *filters.shape[1:])
 
 
 def embedding(narrow: KernelLayer, wide: KernelLayer) -> Tensor:
