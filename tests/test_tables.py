@@ -132,8 +132,8 @@ def test_the_scores_of_an_upscaler_are_found_by_the_tables(tmp_path: Path) -> No
     (tmp_path / "superres-x2.json").write_text(json.dumps({"validation": {"psnr": 1}, "x3": figures}))
     text = render_table(SUPERRES_PSNR, tmp_path, "markdown")
     assert "| Bicubic | 33.66 | 30.23 | 30.84 | 30.39 | 27.54 | 28.43 | 33.50 | 33.50 | 33.50 |" in text
-    assert "x2 twice as there | - | - | - | 37.12 | 37.12 | 37.12 | - | - | - |" in text
-    assert "| sckn, models that ship | - | - | - | - | - | - | 37.12 | 37.12 | 37.12 |" in text
+    assert "x2 twice | - | - | - | 37.12 | 37.12 | 37.12 | - | - | - |" in text
+    assert "| sckn, a model for each factor | - | - | - | - | - | - | 37.12 | 37.12 | 37.12 |" in text
     assert "0.9568" in render_table(SUPERRES_SSIM, tmp_path)
 
 

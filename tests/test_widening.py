@@ -9,6 +9,7 @@ from torch import Tensor
 from sckn import CKN, LayerConfig, NetworkConfig
 from sckn.inverse_root import InverseRoot
 from sckn.kernels import CentredExponential, Exponential, Kernel
+from sckn.nystrom import unit_rows
 from sckn.patches import extract_patches
 from sckn.precision import precision
 from sckn.training.widening import embedding, obstacle_to_widening, widen
@@ -21,7 +22,7 @@ def config(filters: list[int], kernel: Kernel = KERNELS[0], inverse_root: Invers
     return NetworkConfig(2, tuple(layers))
 
 
-def pictures(count: int = 40) -> Tensor:
+def pictures(count: int) -> Tensor:
     draws = torch.Generator().manual_seed(0)
     return torch.randn(count, 2, 12, 12, dtype=torch.float64, generator=draws)
 
@@ -29,7 +30,7 @@ def pictures(count: int = 40) -> Tensor:
 def widened(narrow: CKN, filters: list[int]) -> CKN:
     known = narrow.config.layers[0]
     wide = CKN(config(filters, known.kernel, known.inverse_root)).double()
-    widen(wide, narrow, pictures(), patches=500, iterations=3)
+    widen(wide, narrow)
     return wide.eval()
 
 
@@ -68,12 +69,44 @@ def test_inner_products_with_the_next_layers_filters_stay(narrow: CKN) -> None:
     assert [layer.kernel for layer in wide.kernel_layers] == [layer.kernel for layer in narrow.kernel_layers]
 
 
+@torch.no_grad()
+def test_what_the_narrow_network_says_the_wide_one_nearly_says(narrow: CKN) -> None:
+    """The part of its features' spread that no linear model on the wide one's finds: less with a smaller angle, and much less
+    than with new filters that have nothing to do with the known ones."""
+    images, missed = pictures(40), []
+    few = narrow(images).permute(0, 2, 3, 1).flatten(0, 2)
+    for angle in (0.05, 0.2, 100.0):
+        wide = CKN(config([9, 12], narrow.config.layers[0].kernel)).double().eval()
+        widen(wide, narrow, angle=angle)
+        many = wide(images).permute(0, 2, 3, 1).flatten(0, 2)
+        many = torch.cat([many, torch.ones(len(many), 1, dtype=many.dtype)], dim=1)
+        rest = few - many @ torch.linalg.lstsq(many, few).solution
+        missed.append(float(rest.square().sum() / (few - few.mean(0)).square().sum()))
+    assert missed[0] < missed[1] < missed[2] / 2
+
+
+@torch.no_grad()
+def test_new_filters_are_turned_copies(narrow: CKN) -> None:
+    """One of each before a second one of any; every seed has its own."""
+    wide = CKN(config([12, 7], narrow.config.layers[0].kernel)).double()
+    first, second = (unit_rows(filters) for filters in (narrow.kernel_layers[0].filters, wide.kernel_layers[0].filters))
+    for seed in (0, 1):
+        widen(wide, narrow, angle=0.1, seed=seed)
+        before, second = second, unit_rows(wide.kernel_layers[0].filters)
+        assert not torch.equal(before, second)
+        cosines = (second[5:] * first[[0, 1, 2, 3, 4, 0, 1]]).sum(1)
+        assert bool((cosines > 0.99).all())
+        assert bool((cosines < 0.9999).all())
+    with pytest.raises(ValueError, match="angle must be a number above 0, got 0"):
+        widen(wide, narrow, angle=0)
+
+
 @pytest.mark.parametrize("inverse_root", ["eigh", "newton_schulz", "moving_frame"])
 @torch.no_grad()
 def test_the_same_width_is_the_same_network(narrow: CKN, inverse_root: InverseRoot) -> None:
     """Up to a rotation of the last features, which a moving frame has of its own."""
     same = CKN(config([5, 7], narrow.config.layers[0].kernel, inverse_root)).double()
-    widen(same, narrow, pictures())
+    widen(same, narrow)
     maps = [network.eval()(pictures(3)).flatten(2) for network in (narrow, same)]
     kernels = [each.mT @ each for each in maps]
     torch.testing.assert_close(kernels[1], kernels[0], rtol=0, atol=1e-7)
@@ -89,7 +122,7 @@ def test_a_frame_that_has_turned(narrow: CKN, inverse_root: InverseRoot) -> None
     assert frame is not None
     frame.copy_(narrow.kernel_layers[0].inverse_root() @ rotation)
     wide = CKN(config([9, 12], narrow.config.layers[0].kernel, inverse_root)).double()
-    widen(wide, turning, pictures(), patches=500, iterations=3)
+    widen(wide, turning)
     products = []
     for network in (turning.eval(), wide.eval()):
         first, second = network.kernel_layers
@@ -103,7 +136,7 @@ def test_in_a_training_in_bf16_filters_keep_the_digits_of_fp32() -> None:
     narrow = CKN(config([40, 8])).eval()
     wide = CKN(config([80, 8]))
     with precision("medium", torch.device("cpu")):
-        widen(wide, narrow, pictures().float(), patches=500, iterations=3)
+        widen(wide, narrow)
     M = embedding(narrow.kernel_layers[0], wide.kernel_layers[0])
     assert M.dtype == torch.float32
     torch.testing.assert_close(M @ M.T, torch.eye(40), rtol=0, atol=1e-3)
@@ -125,4 +158,4 @@ def test_what_is_refused() -> None:
         (replace(few, in_channels=1), "2 channels, not 1"),
     ):
         with pytest.raises(ValueError, match=f"the narrow network has {words}.*; give one with the same layers"):
-            widen(CKN(other), CKN(few), pictures())
+            widen(CKN(other), CKN(few))

@@ -8,10 +8,9 @@ smaller one, so that
     psi(x) = M psi*(x),    M = B' [I 0] K* B*,    M M' = B' K B = I.
 
 A filter z of the next layer, a patch of coordinates in F, is the patch M'z in F*: of the same length, and with the same inner
-products with all patches. Patches themselves become longer by what F* has beyond F, so that cosines are smaller. That must be
-little: after training, F may hold little of a patch, and all that is left of it is what later layers have learned not to see. So
-the new filters are near the known ones. With centres of k-means, which hold much of what F does not, a network of six layers lost
-all that it knew.
+products with all patches. Patches themselves become longer by what F* has beyond F, and cosines smaller. That must be little:
+after training, F may hold little of a patch, and the rest is what later layers have learned not to see. So the new filters are
+near the known ones. With centres of k-means, which hold much of what F does not, a network of six layers lost all it knew.
 """
 
 from dataclasses import replace
