@@ -101,7 +101,8 @@ class WithAlpha(Kernel):
         length = torch.where(absent, 1, norms)
         scale = torch.where(absent, 0, self.alpha / (length + offset))
         shift = torch.where(absent, -torch.inf, length.log() - self._log_at_end())
-        return self._of_line(projected, scale, shift)
+        value: Tensor = _OfLine.apply(projected, scale, shift, self.alpha, type(self))  # pyright: ignore[reportAssignmentType]
+        return value
 
     @abstractmethod
     def _log_at_end(self) -> float | Tensor:
@@ -112,23 +113,78 @@ class WithAlpha(Kernel):
     def _of_line_(line: Tensor, shift: Tensor, largest: float | Tensor) -> Tensor:
         """f(line) exp(shift) in the place of `line`, of which what exceeds `largest` counts as that."""
 
+    @staticmethod
     @abstractmethod
-    def _of_line(self, u: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-        """f(scale u) exp(shift), differentiable."""
+    def _slope_of_line(value: Tensor, shift: Tensor) -> Tensor:
+        """f'(line) exp(shift) from the value f(line) exp(shift)."""
 
 
 # Numbers of a map that one operation goes over before the next does, so that a processor's cache still holds them.
 IN_CACHE = 2**17
 
 
-def _parts_in_cache(u: Tensor, scale: Tensor, shift: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Views of u (B, p, H, W), to be overwritten, and the scale and shift of their pixels, (B, 1, H, W): for a large map, fresh
-    memory costs more than the exponentials."""
+def _parts_in_cache(u: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Views of u (B, p, H, W) and of others of as many images and pixels: for a large map, going to memory and back costs more
+    than the exponentials. What is no map, or not on a processor, is in one part."""
+    if u.dim() != 4 or u.device.type != "cpu" or any(other.shape[2:] != u.shape[2:] for other in others):
+        yield (u, *others)
+        return
     _, channels, height, width = u.shape
     rows = max(1, IN_CACHE // (channels * width))
     images = max(1, rows // height)
-    for of_images in zip(u.split(images), scale.split(images), shift.split(images), strict=True):
+    for of_images in zip(*(maps.split(images) for maps in (u, *others)), strict=True):
         yield from zip(*(maps.split(rows, dim=2) for maps in of_images), strict=True)
+
+
+class _OfLine(torch.autograd.Function):
+    """f(min(scale u, largest)) exp(shift) with the f of a kernel, for u (B, p, H, W) and one scale and shift a pixel,
+    (B, 1, H, W), in the precision of these two. What exceeds `largest` does so by rounding: it counts as `largest`, with the
+    gradient of scale u there.
+
+    Autograd would keep the argument of f, and form each gradient by passes of its own over the large map.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, u: Tensor, scale: Tensor, shift: Tensor, largest: float | Tensor, kernel: type["WithAlpha"]
+    ) -> Tensor:
+        value = torch.empty_like(u, dtype=torch.promote_types(u.dtype, scale.dtype))
+        for line, seen, slope, start in _parts_in_cache(value, u, scale, shift):
+            kernel._of_line_(torch.mul(seen, slope, out=line), start, largest)
+        ctx.save_for_backward(u, scale, shift, value)
+        ctx.largest, ctx.kernel = largest.detach() if isinstance(largest, Tensor) else largest, kernel
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        maps = (gradients[0], *ctx.saved_tensors)
+        wanted = ctx.needs_input_grad[:3]
+        if torch.is_grad_enabled():  # to be differentiated again
+            return (*_gradients_of_line(ctx.kernel, ctx.largest, wanted, *maps), None, None)
+        found = [torch.empty_like(of) if want else None for want, of in zip(wanted, maps[1:4], strict=True)]
+        asked = [each for each in found if each is not None]
+        for parts in _parts_in_cache(*maps, *asked):
+            computed = _gradients_of_line(ctx.kernel, ctx.largest, wanted, *parts[:5])
+            for into, part in zip(parts[5:], (each for each in computed if each is not None), strict=True):
+                into.copy_(part)
+        return (*found, None, None)
+
+
+def _gradients_of_line(
+    kernel: type["WithAlpha"],
+    largest: float | Tensor,
+    wanted: tuple[bool, ...],
+    gradient: Tensor,
+    u: Tensor,
+    scale: Tensor,
+    shift: Tensor,
+    value: Tensor,
+) -> list[Tensor | None]:
+    """Those for u, scale and shift, as far as they are wanted."""
+    of_shift = (gradient * value).sum_to_size(shift.shape) if wanted[2] else None
+    weighted = kernel._slope_of_line(value, shift) * gradient
+    of_scale = (weighted * torch.minimum(u, largest / scale)).sum_to_size(scale.shape) if wanted[1] else None
+    return [(weighted * scale).to(u.dtype) if wanted[0] else None, of_scale, of_shift]
 
 
 @dataclass(frozen=True)
@@ -151,40 +207,9 @@ class Exponential(WithAlpha):
     def _of_line_(line: Tensor, shift: Tensor, largest: float | Tensor) -> Tensor:
         return line.clamp_max_(largest).add_(shift).exp_()
 
-    def _of_line(self, u: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-        value: Tensor = _ExponentialOfLine.apply(u, scale, shift, self.alpha)  # pyright: ignore[reportAssignmentType]
-        return value
-
-
-class _ExponentialOfLine(torch.autograd.Function):
-    """exp(min(scale u, largest) + shift) for u (B, p, H, W) and one scale and shift a pixel, (B, 1, H, W), in the precision of
-    these two. What exceeds `largest` does so by rounding: it counts as `largest`, with the gradient of scale u there.
-
-    Autograd would keep the argument of exp, and form each gradient by passes of its own over the large map.
-    """
-
     @staticmethod
-    def forward(ctx: Any, u: Tensor, scale: Tensor, shift: Tensor, largest: float | Tensor) -> Tensor:
-        value = Exponential._of_line_(u * scale, shift, largest)
-        ctx.save_for_backward(u, scale, value)
-        ctx.largest = largest.detach() if isinstance(largest, Tensor) else largest
+    def _slope_of_line(value: Tensor, shift: Tensor) -> Tensor:
         return value
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
-        u, scale, value = ctx.saved_tensors
-        for_u, for_scale, for_shift, _ = ctx.needs_input_grad
-        weighted = gradients[0] * value
-        of_shift = weighted.sum_to_size(scale.shape) if for_shift else None
-        of_scale = (weighted * torch.minimum(u, ctx.largest / scale)).sum_to_size(scale.shape) if for_scale else None
-        return _times(weighted, scale, u) if for_u else None, of_scale, of_shift, None
-
-
-def _times(weighted: Tensor, scale: Tensor, u: Tensor) -> Tensor:
-    """The product in the type of u, in the place of `weighted` where that can be."""
-    if torch.is_grad_enabled():  # to be differentiated again
-        return (weighted * scale).to(u.dtype)
-    return torch.mul(weighted, scale, out=weighted if u.dtype == weighted.dtype else torch.empty_like(u))
 
 
 @dataclass(frozen=True)
@@ -218,35 +243,15 @@ class CentredExponential(WithAlpha):
     def _of_line_(line: Tensor, shift: Tensor, largest: float | Tensor) -> Tensor:
         return line.clamp_max_(largest).expm1_().mul_(shift.exp())
 
-    def _of_line(self, u: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-        value: Tensor = _Expm1OfLine.apply(u, scale, shift, self.alpha)  # pyright: ignore[reportAssignmentType]
-        return value
+    @staticmethod
+    def _slope_of_line(value: Tensor, shift: Tensor) -> Tensor:
+        # exp = expm1 + 1, which takes no exponential; what is lost to rounding is small beside the slope at 0
+        return value + shift.exp()
 
 
 def _expm1(number: float | Tensor) -> Any:
     """exp(x) - 1."""
     return number.expm1() if isinstance(number, Tensor) else math.expm1(number)
-
-
-class _Expm1OfLine(torch.autograd.Function):
-    """(exp(min(scale u, largest)) - 1) exp(shift), as `_ExponentialOfLine`."""
-
-    @staticmethod
-    def forward(ctx: Any, u: Tensor, scale: Tensor, shift: Tensor, largest: float | Tensor) -> Tensor:
-        value = CentredExponential._of_line_(u * scale, shift, largest)
-        ctx.save_for_backward(u, scale, shift, value)
-        ctx.largest = largest.detach() if isinstance(largest, Tensor) else largest
-        return value
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
-        u, scale, shift, value = ctx.saved_tensors
-        for_u, for_scale, for_shift, _ = ctx.needs_input_grad
-        of_shift = (gradients[0] * value).sum_to_size(shift.shape) if for_shift else None
-        # exp = expm1 + 1, which takes no exponential; what is lost to rounding is small beside the slope at 0
-        weighted = (value + shift.exp()) * gradients[0]
-        of_scale = (weighted * torch.minimum(u, ctx.largest / scale)).sum_to_size(scale.shape) if for_scale else None
-        return _times(weighted, scale, u) if for_u else None, of_scale, of_shift, None
 
 
 @dataclass(frozen=True)

@@ -324,6 +324,25 @@ def test_maps_larger_than_the_cache_are_scaled_in_parts(kind: type[WithAlpha], m
         torch.testing.assert_close(scaled, expected, rtol=1e-12, atol=0)
 
 
+@both_kinds
+@pytest.mark.parametrize("order", [torch.contiguous_format, torch.channels_last])
+def test_gradients_of_maps_larger_than_the_cache_are_those_of_the_formula(
+    kind: type[WithAlpha], order: torch.memory_format, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found in parts, beside autograd on gain |x| kappa(<z, x> / |x|) itself."""
+    projected, norms = projections_and_norms()
+    inputs = [projected.contiguous(memory_format=order), norms, torch.tensor(3.0, dtype=torch.float64)]
+    u, S, alpha = (tensor.clone().requires_grad_() for tensor in inputs)
+    kernel = kind(alpha)
+    weights = torch.randn_like(u)
+    expected = torch.autograd.grad(kernel.gain() * S * kernel(u / S), (u, S, alpha), weights)
+    for numbers in (1, 20, 40, 60, 10**6):
+        monkeypatch.setattr("sckn.kernels.IN_CACHE", numbers)
+        found = torch.autograd.grad(kind(alpha).scaled(u, S.square(), 0.0), (u, S, alpha), weights)
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-13)
+
+
 @every_kernel_scaled
 @pytest.mark.parametrize("offset", [0.0, 0.3])
 def test_gradients_of_scaled_agree_with_central_differences(kernel: Kernel, offset: float) -> None:
