@@ -8,13 +8,13 @@ gain it is that times gain^2.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from sckn.cache import parts_in_cache
 from sckn.fused import exponential
 from sckn.settings import check_names, real_number, true_or_false, whole_number
 
@@ -93,7 +93,7 @@ class WithAlpha(Kernel):
             norms = squares.sqrt()
             scale = (self.alpha / (norms + offset)).masked_fill_(norms == 0, 0)
             shift = norms.log_() - self._log_at_end()  # exp(log 0) is 0
-            for part, slope, start in _parts_in_cache(projected, scale, shift):
+            for part, slope, start in parts_in_cache(projected, scale, shift):
                 self._of_line_(part.mul_(slope), start, self.alpha)
             return projected
         norms = root(squares)
@@ -119,23 +119,6 @@ class WithAlpha(Kernel):
         """f'(line) exp(shift) from the value f(line) exp(shift)."""
 
 
-# Numbers of a map that one operation goes over before the next does, so that a processor's cache still holds them.
-IN_CACHE = 2**17
-
-
-def _parts_in_cache(u: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """Views of u (B, p, H, W) and of others of as many images and pixels: for a large map, going to memory and back costs more
-    than the exponentials. What is no map, or not on a processor, is in one part."""
-    if u.dim() != 4 or u.device.type != "cpu" or any(other.shape[2:] != u.shape[2:] for other in others):
-        yield (u, *others)
-        return
-    _, channels, height, width = u.shape
-    rows = max(1, IN_CACHE // (channels * width))
-    images = max(1, rows // height)
-    for of_images in zip(*(maps.split(images) for maps in (u, *others)), strict=True):
-        yield from zip(*(maps.split(rows, dim=2) for maps in of_images), strict=True)
-
-
 class _OfLine(torch.autograd.Function):
     """f(min(scale u, largest)) exp(shift) with the f of a kernel, for u (B, p, H, W) and one scale and shift a pixel,
     (B, 1, H, W), in the precision of these two. What exceeds `largest` does so by rounding: it counts as `largest`, with the
@@ -149,7 +132,7 @@ class _OfLine(torch.autograd.Function):
         ctx: Any, u: Tensor, scale: Tensor, shift: Tensor, largest: float | Tensor, kernel: type["WithAlpha"]
     ) -> Tensor:
         value = torch.empty_like(u, dtype=torch.promote_types(u.dtype, scale.dtype))
-        for line, seen, slope, start in _parts_in_cache(value, u, scale, shift):
+        for line, seen, slope, start in parts_in_cache(value, u, scale, shift):
             kernel._of_line_(torch.mul(seen, slope, out=line), start, largest)
         ctx.save_for_backward(u, scale, shift, value)
         ctx.largest, ctx.kernel = largest.detach() if isinstance(largest, Tensor) else largest, kernel
@@ -163,7 +146,7 @@ class _OfLine(torch.autograd.Function):
             return (*_gradients_of_line(ctx.kernel, ctx.largest, wanted, *maps), None, None)
         found = [torch.empty_like(of) if want else None for want, of in zip(wanted, maps[1:4], strict=True)]
         asked = [each for each in found if each is not None]
-        for parts in _parts_in_cache(*maps, *asked):
+        for parts in parts_in_cache(*maps, *asked):
             computed = _gradients_of_line(ctx.kernel, ctx.largest, wanted, *parts[:5])
             for into, part in zip(parts[5:], (each for each in computed if each is not None), strict=True):
                 into.copy_(part)

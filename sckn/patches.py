@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from sckn.cache import parts_in_cache
 from sckn.fused import squares as fused
 from sckn.kernels import root
 from sckn.processes import ALONE, Processes
@@ -95,18 +96,29 @@ class _SumOfSquares(torch.autograd.Function):
         ctx.save_for_backward(maps)
         if fused.applies(maps):
             return fused.sum_of_squares(maps)
-        dtype = torch.promote_types(maps.dtype, torch.float32)
-        # where a pixel's numbers lie together, and on a GPU, the squared map need not be written; else that is faster
-        if maps.is_cuda or (maps.dim() == 4 and maps.is_contiguous(memory_format=torch.channels_last)):
-            return torch.linalg.vector_norm(maps, dim=1, keepdim=True, dtype=dtype).square()
-        return maps.to(dtype).square().sum(dim=1, keepdim=True)
+        squares = maps.new_empty((*maps.shape[:1], 1, *maps.shape[2:]), dtype=torch.promote_types(maps.dtype, torch.float32))
+        for part, of_part in parts_in_cache(maps, squares):
+            of_part.copy_(_sum_of_squares(part, squares.dtype))
+        return squares
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
         (maps,) = ctx.saved_tensors
-        if fused.applies(maps) and not torch.is_grad_enabled():  # else it is to be differentiated again
+        if torch.is_grad_enabled():  # to be differentiated again
+            return (2 * gradients[0] * maps).to(maps.dtype)
+        if fused.applies(maps):
             return fused.squares_gradient(maps, gradients[0])
-        return (2 * gradients[0] * maps).to(maps.dtype)
+        found = torch.empty_like(maps)
+        for part, of_maps, of_squares in parts_in_cache(found, maps, gradients[0]):
+            torch.mul(of_maps, 2 * of_squares, out=part)
+        return found
+
+
+def _sum_of_squares(maps: Tensor, dtype: torch.dtype) -> Tensor:
+    # where a pixel's numbers lie together, and on a GPU, the squared map need not be written; else that is faster
+    if maps.is_cuda or (maps.dim() == 4 and maps.is_contiguous(memory_format=torch.channels_last)):
+        return torch.linalg.vector_norm(maps, dim=1, keepdim=True, dtype=dtype).square()
+    return maps.to(dtype).square().sum(dim=1, keepdim=True)
 
 
 def sample_patches(

@@ -18,6 +18,7 @@ LAYERS = (
         "clock",
         "extras",
         "freed_memory",
+        "cache",
         "fused",
         "precision",
         "processes",

@@ -318,7 +318,7 @@ def test_maps_larger_than_the_cache_are_scaled_in_parts(kind: type[WithAlpha], m
     projected, norms = projections_and_norms()
     expected = gain(kind(4.0)) * norms * kind(4.0)(projected / norms)
     for numbers in (1, 20, 40, 60, 10**6):
-        monkeypatch.setattr("sckn.kernels.IN_CACHE", numbers)
+        monkeypatch.setattr("sckn.cache.IN_CACHE", numbers)
         with torch.no_grad():
             scaled = kind(4.0).scaled(projected.clone(), norms.square(), 0.0, overwrite=True)
         torch.testing.assert_close(scaled, expected, rtol=1e-12, atol=0)
@@ -337,7 +337,7 @@ def test_gradients_of_maps_larger_than_the_cache_are_those_of_the_formula(
     weights = torch.randn_like(u)
     expected = torch.autograd.grad(kernel.gain() * S * kernel(u / S), (u, S, alpha), weights)
     for numbers in (1, 20, 40, 60, 10**6):
-        monkeypatch.setattr("sckn.kernels.IN_CACHE", numbers)
+        monkeypatch.setattr("sckn.cache.IN_CACHE", numbers)
         found = torch.autograd.grad(kind(alpha).scaled(u, S.square(), 0.0), (u, S, alpha), weights)
         for one, other in zip(found, expected, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-13)

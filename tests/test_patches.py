@@ -8,7 +8,7 @@ import torch
 from scipy.stats import chisquare
 from test_processes import TEAMS, team
 
-from sckn.patches import channels_last, extract_patches, pad_for_patches, patch_norms, sample_patches
+from sckn.patches import channels_last, extract_patches, pad_for_patches, patch_norms, patch_squares, sample_patches
 from sckn.processes import Processes
 
 SIDES = [1, 2, 3, 4, 5]
@@ -65,6 +65,25 @@ def test_norms_are_those_of_the_patches(patch: int, padding: bool) -> None:
     norms = patch_norms(maps, patch, padding)
     assert norms.shape[1] == 1
     np.testing.assert_allclose(norms.flatten(1).numpy(), expected, rtol=1e-13)
+
+
+@pytest.mark.parametrize("order", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("kind", [torch.float64, torch.bfloat16])
+def test_squares_of_maps_larger_than_the_cache_are_those_of_numpy(
+    kind: torch.dtype, order: torch.memory_format, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 2 x 5 x 4 x 3 numbers: by pixel rows, by one image, all at once; with their gradient, twice each number."""
+    maps = torch.randn(2, 5, 4, 3).to(kind).contiguous(memory_format=order).requires_grad_()
+    numbers, weights = maps.detach().double().numpy(), torch.randn(2, 1, 4, 3).double()
+    for most in (1, 20, 40, 60, 10**6):
+        monkeypatch.setattr("sckn.cache.IN_CACHE", most)
+        squares = patch_squares(maps, 1, False)
+        assert squares.dtype == torch.promote_types(kind, torch.float32)
+        (gradient,) = torch.autograd.grad(squares, maps, weights.to(squares.dtype))
+        np.testing.assert_allclose(squares.detach().double(), (numbers**2).sum(1, keepdims=True), rtol=1e-6)
+        assert gradient.dtype == kind
+        exact = torch.from_numpy(2 * numbers) * weights
+        torch.testing.assert_close(gradient.double(), exact, rtol=2**-8 if kind == torch.bfloat16 else 1e-12, atol=0)
 
 
 @pytest.mark.parametrize("patch", SIDES)
