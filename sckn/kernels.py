@@ -132,8 +132,9 @@ class _OfLine(torch.autograd.Function):
         ctx: Any, u: Tensor, scale: Tensor, shift: Tensor, largest: float | Tensor, kernel: type["WithAlpha"]
     ) -> Tensor:
         value = torch.empty_like(u, dtype=torch.promote_types(u.dtype, scale.dtype))
+        bound = float(largest) if u.device.type == "cpu" else largest  # a processor compares with a number far faster
         for line, seen, slope, start in parts_in_cache(value, u, scale, shift):
-            kernel._of_line_(torch.mul(seen, slope, out=line), start, largest)
+            kernel._of_line_(line.copy_(seen).mul_(slope), start, bound)  # in one type: a product of two is slow
         ctx.save_for_backward(u, scale, shift, value)
         ctx.largest, ctx.kernel = largest.detach() if isinstance(largest, Tensor) else largest, kernel
         return value

@@ -110,7 +110,7 @@ class _SumOfSquares(torch.autograd.Function):
             return fused.squares_gradient(maps, gradients[0])
         found = torch.empty_like(maps)
         for part, of_maps, of_squares in parts_in_cache(found, maps, gradients[0]):
-            torch.mul(of_maps, 2 * of_squares, out=part)
+            part.copy_(of_maps.to(of_squares.dtype).mul(2 * of_squares))  # in one type: a product of two is slow
         return found
 
 

@@ -90,8 +90,7 @@ class BatchStep:
         if self.sharpness:
             with uphill([layer.filters for layer in self.network.kernel_layers], self.sharpness):
                 self._gradients(index, moves, batch_size, counted=False)
-        with without_autocast(self.weights.device):
-            self.optimizer.step()
+        self.optimizer.step()
         if self.average is not None:
             self.average.update()
 

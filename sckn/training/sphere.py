@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from sckn.fused import rows as fused
+from sckn.precision import without_autocast
 from sckn.training.orthogonal import orthogonalized
 
 __all__ = ["SphereSGD", "sphere_direction"]
@@ -21,7 +22,8 @@ def sphere_direction(Z: Tensor, gradient: Tensor, Q: Tensor | None = None) -> Te
 
     It is tangent to the sphere at z, and a descent direction for every positive definite Q (appendix C).
     """
-    Qg, Qz = (gradient, Z) if Q is None else (gradient @ Q, Z @ Q)  # rows, and Q is symmetric
+    with without_autocast(Z.device):
+        Qg, Qz = (gradient, Z) if Q is None else (gradient @ Q, Z @ Q)  # rows, and Q is symmetric
     along = (Z * Qg).sum(1, keepdim=True) / (Z * Qz).sum(1, keepdim=True)
     return Qg - along * Qz
 
