@@ -12,7 +12,7 @@ from torch import Tensor
 from sckn import CKN, KernelModel, LayerConfig, NetworkConfig
 from sckn.superres.bsds500 import read_bsds500
 from sckn.superres.imresize import imresize
-from sckn.superres.patch_source import LEAST_SQUARE, PatchSource, Units, degraded, turned
+from sckn.superres.patch_source import LEAST_SQUARE, PatchSource, Units, degraded, every_shift, turned
 from sckn.superres.tiles import Tile
 from sckn.superres.upscaler import Upscaler, UpscalerConfig
 
@@ -97,6 +97,28 @@ def test_turned_patches_are_patches_of_the_turned_photo(scale: int, low_resoluti
         pairs = torch.cat([found_inputs.flatten(1), found_targets.flatten(1)], dim=1)
         ours = torch.cat([inputs[symmetry::8].flatten(1), targets[symmetry::8].flatten(1)], dim=1)
         assert torch.cdist(ours, pairs).min(dim=1).values.max() < 0.1
+
+
+def test_every_shift_gives_the_small_images_of_all_grids() -> None:
+    """The small image of a shifted photograph is what a tap filter at all pixels has there, away from the border."""
+    photo = smooth_photo(61, 50)
+    scale = 3
+    shifted = every_shift({"a": photo}, scale)
+    assert list(shifted)[:4] == ["a+0+0", "a+0+1", "a+0+2", "a+1+0"]
+    assert len(shifted) == scale**2
+    # antialiased bicubic at every pixel: distances k / 3 from the centre of a small pixel, 3 k / 2 wide on each side
+    distance = torch.arange(-5, 6).double().abs() / scale
+    cubic = torch.where(distance <= 1, 1.5 * distance**3 - 2.5 * distance**2 + 1, 0.0)
+    far = -0.5 * distance**3 + 2.5 * distance**2 - 4 * distance + 2
+    taps = torch.where((distance > 1) & (distance < 2), far, cubic) / scale
+    taps = taps / taps.sum()
+    everywhere = torch.nn.functional.conv2d(photo.double()[None, None], torch.outer(taps, taps)[None, None])[0, 0]
+    for top in range(scale):
+        for left in range(scale):
+            small = imresize(shifted[f"a+{top}+{left}"][:42, :42].double(), 1 / scale)
+            # small pixel (i, j) is centred on pixel 3 i + 1 of its photograph; the filter loses 5 pixels
+            i, j = torch.meshgrid(torch.arange(3, 11), torch.arange(3, 11), indexing="ij")
+            torch.testing.assert_close(small[i, j], everywhere[3 * i + 1 + top - 5, 3 * j + 1 + left - 5])
 
 
 def test_every_place_is_as_likely() -> None:

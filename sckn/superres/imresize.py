@@ -6,6 +6,7 @@ Others differ: Pillow at the border, torch's own at the border or, without antia
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -66,6 +67,7 @@ def imresize(
     return work.to(image.dtype)
 
 
+@lru_cache(maxsize=16)  # photographs of a data set have few sizes
 def resize_taps(before: int, after: int, scale: float | None = None, *, antialias: bool = True) -> Taps:
     """How a side of `before` pixels becomes one of `after`; `scale` is after / before unless it was rounded to get there."""
     scale = after / before if scale is None else scale

@@ -7,6 +7,7 @@ the protocol of evaluation would make of that place.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import product
 from typing import Self
 
 import torch
@@ -19,7 +20,7 @@ from sckn.superres.evaluation import cropped_to_multiple
 from sckn.superres.imresize import imresize
 from sckn.superres.upscaler import UpscalerConfig
 
-__all__ = ["PatchSource", "Units", "target_side"]
+__all__ = ["PatchSource", "Units", "every_shift", "target_side"]
 
 SYMMETRIES = 8  # of the square
 DRAWN = 8192  # patches at a time, which bounds the memory for where their pixels lie
@@ -147,6 +148,14 @@ class PatchSource:
             for values, fine in ((inside(seen, self.margin), 1), (lost, self.fine))
         ]
         return (squares[0] * squares[1]).sqrt_()
+
+
+def every_shift(photos: Mapping[str, Tensor], scale: int) -> dict[str, Tensor]:
+    """Each photograph (H, W) without its first 0, 1, ... scale - 1 rows and columns: made smaller these give other small
+    images, scale^2 times as many. Names tell what was cut, such as "a.jpg+0+1"; nothing is copied.
+    """
+    shifts = list(product(range(scale), repeat=2))
+    return {f"{name}+{top}+{left}": photo[top:, left:] for name, photo in photos.items() for top, left in shifts}
 
 
 def inside(maps: Tensor, margin: int) -> Tensor:

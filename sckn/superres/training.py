@@ -25,7 +25,7 @@ from sckn.precision import precision
 from sckn.superres.bsds500 import read_bsds500
 from sckn.superres.evaluation import Quality, mean_quality, measure_upscaling
 from sckn.superres.experiment import UpscalingExperiment, obstacle_to_start
-from sckn.superres.patch_source import PatchSource, Units
+from sckn.superres.patch_source import PatchSource, Units, every_shift
 from sckn.superres.report import write_upscaling_report
 from sckn.superres.upscaler import Upscaler, UpscalerConfig
 from sckn.training.experiment import peak_memory
@@ -93,7 +93,8 @@ def run_upscaling(
     photos = read_bsds500(folder)
     kept, others = held_out(photos, experiment.validation_photos)
     settings: dict[str, Any] = {"patch": experiment.patch, "margin": experiment.margin, "device": device}
-    source = PatchSource(kept, experiment.upscaler, **settings, contrast_power=experiment.contrast_power)
+    learned_from = every_shift(kept, experiment.scale) if experiment.every_shift else kept
+    source = PatchSource(learned_from, experiment.upscaler, **settings, contrast_power=experiment.contrast_power)
     validation = PatchSource(others, experiment.upscaler, **settings, units=source.units) if others else None
     clock.lap("photographs")
     store = RunFolder.open(run, experiment.to_dict(), resume=resume, tensorboard=tensorboard)
