@@ -1,4 +1,4 @@
-"""Making a photograph larger: the paper's network and the fast one, each beside a plain network of the same sizes.
+"""Making a photograph larger: the paper's network and those of the models, each beside a plain network of the same sizes.
 
     python benchmarks/upscaling.py [--only superres-x2-fast]
 
@@ -25,7 +25,7 @@ from sckn.patches import channels_last
 from sckn.superres import detail
 from sckn.superres.experiment import UpscalingExperiment
 
-Name = Literal["superres-x2", "superres-x2-fast"]
+Name = Literal["superres-x2-paper", "superres-x2", "superres-x2-fast"]
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,11 @@ class Size:
     megapixels: float
 
 
-SIZES: dict[Name, Size] = {"superres-x2": Size(96, 1), "superres-x2-fast": Size(256, 24)}
+SIZES: dict[Name, Size] = {
+    "superres-x2-paper": Size(96, 1),
+    "superres-x2": Size(128, 4),
+    "superres-x2-fast": Size(256, 24),
+}
 TINY = Size(24, 0.002)
 
 

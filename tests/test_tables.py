@@ -129,7 +129,7 @@ def test_the_scores_of_an_upscaler_are_found_by_the_tables(tmp_path: Path) -> No
     fields = [score_field(f"{prefix}{measure}", name) for prefix in ("", "bicubic_") for measure in MEASURES for name in SETS]
     assert [f"{measure}.{name}" for measure, table in figures.items() for name in table] == fields
     (tmp_path / "superres-x4.json").write_text(json.dumps(figures))
-    (tmp_path / "superres-x2.json").write_text(json.dumps({"validation": {"psnr": 1}, "x3": figures}))
+    (tmp_path / "superres-x2-paper.json").write_text(json.dumps({"validation": {"psnr": 1}, "x3": figures}))
     text = render_table(SUPERRES_PSNR, tmp_path, "markdown")
     assert "| Bicubic | 33.66 | 30.23 | 30.84 | 30.39 | 27.54 | 28.43 | 33.50 | 33.50 | 33.50 |" in text
     assert "x2 twice | - | - | - | 37.12 | 37.12 | 37.12 | - | - | - |" in text

@@ -92,7 +92,9 @@ class PatchSource:
             details.append(seen)
             lost.append(missing)
         self.units = units or Units(_root_mean_square(details), _root_mean_square(lost))
-        details, lost = [each / self.units.detail for each in details], [each / self.units.target for each in lost]
+        for maps, unit in ((details, self.units.detail), (lost, self.units.target)):
+            for each in maps:
+                each /= unit  # in place: these are all photographs in floating point
         self.details, self.lost = _Maps.joined(details), _Maps.joined(lost)
         self.places = (self.details.heights - patch + 1) * (self.details.widths - patch + 1)  # in each photograph
         self.cumulative_chances = None
