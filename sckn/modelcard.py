@@ -80,7 +80,7 @@ def upscaler_card(name: str, upscaler: Upscaler, scores: Mapping[str, Any] | Non
             "large = upscaler.upscale(image)  # of numpy, Pillow or torch\n```",
             f"or `sckn upscale PHOTO... -o OUT --model {name}`. {_size(size)}",
         ],
-        data=f"{_data(result)}. It learned from {result['photos']} of them, {config['samples']:,} patches of "
+        data=f"{_data(result)}. It learned from {_lessons(config)}{result['photos']} of them, {config['samples']:,} patches of "
         f"{config['patch']} x {config['patch']} pixels an epoch; {config['validation_photos'] or 'none'} were held out.",
         recipe=f"{_training(result)} The square loss, {config['recipe']['epochs']} epochs. {_beginning(config)}",
         figures=[
@@ -143,6 +143,11 @@ def _beginning(config: Mapping[str, Any]) -> str:
         first = f"{start['recipe']['epochs']} epochs of `{start['name']}`, {_network(start['network'])}"
         return f"It began with a network that was trained first, in that time, too: {first}"
     return f"It began with the filters of `{start}`, whose own training is not in that time." if start else ""
+
+
+def _lessons(config: Mapping[str, Any]) -> str:
+    teacher = config.get("teacher")
+    return f"what `{teacher}` makes of " if teacher else ""
 
 
 def _seeds(result: Mapping[str, Any]) -> str:

@@ -172,6 +172,12 @@ def test_the_card_says_what_a_training_began_with() -> None:
     assert "It began with" not in upscaler_card("x", tiny_upscaler(), None, given, 1)
 
 
+def test_the_card_says_who_taught_a_network() -> None:
+    given = upscaling_result()
+    taught = {**given, "config": {**given["config"], "teacher": "superres-x2"}}
+    assert "It learned from what `superres-x2` makes of 474 of them," in upscaler_card("x", tiny_upscaler(), None, taught, 1)
+
+
 def test_an_upscaler_whose_own_file_was_measured() -> None:
     measured = {**FIGURES, "psnr": {"Set5": 36.11, "Set14": 32.4, "Kodak": 33.3}}
     unscored = {name: value for name, value in upscaling_result(validation=None, bicubic=None).items() if name not in FIGURES}

@@ -12,13 +12,15 @@ import torch
 from PIL import Image
 from skimage.data import camera
 
-from sckn import CKN, KernelModel, NetworkConfig, Upscaler, load, save
+from sckn import CKN, KernelModel, LayerConfig, NetworkConfig, Upscaler, load, save
 from sckn.kernels import CentredExponential, Exponential
 from sckn.superres.bsds500 import read_bsds500
 from sckn.superres.evaluation import evaluate_upscaling
 from sckn.superres.experiment import UpscalingExperiment, is_upscaling_experiment
+from sckn.superres.imresize import imresize
 from sckn.superres.patch_source import PatchSource, every_shift
-from sckn.superres.training import held_out, run_upscaling
+from sckn.superres.training import as_taught, held_out, run_upscaling
+from sckn.superres.upscaler import UpscalerConfig
 
 EXPERIMENTS = sorted(Path(__file__).parents[1].glob("experiments/superres-*.toml"))
 CPU = torch.device("cpu")
@@ -323,3 +325,52 @@ def test_a_mistake_in_the_file_is_named(tmp_path: Path, old: str, new: str, sent
     path.write_text(TOML.replace(old, new, 1))
     with pytest.raises(ValueError, match=sentence):
         UpscalingExperiment.from_toml(path)
+
+
+def test_it_may_learn_from_another_upscaler(tiny: UpscalingExperiment, photos: Path, tmp_path: Path) -> None:
+    """One that says much, and the contrary of what it should: a student with its filters finds that."""
+    teacher = run_upscaling(replace(tiny, samples=100), photos, CPU, tmp_path / "teacher").upscaler
+    with torch.no_grad():
+        teacher.model.weights.mul_(-20)
+        teacher.model.bias.mul_(-20)
+    file = str(save(teacher, tmp_path / "contrary.safetensors"))
+    still = replace(tiny, samples=300, start=file, recipe=replace(tiny.recipe, epochs=0))
+    said: list[str] = []
+    taught = run_upscaling(replace(still, teacher=file), photos, CPU, tmp_path / "taught", say=said.append)
+    by_itself = run_upscaling(still, photos, CPU, tmp_path / "by itself")
+    assert said[0] == f"tiny: learning from what {file} makes of 6 photographs"
+    small = torch.as_tensor(camera()[300:340, 200:240]).double()
+    by_all = [upscaler.upscale_luminance(small) for upscaler in (teacher, taught.upscaler, by_itself.upscaler)]
+    with torch.no_grad():
+        teacher.model.weights.zero_()
+        teacher.model.bias.zero_()
+    nothing_learned = teacher.upscale_luminance(small)
+    expected, learned, other = ((result - nothing_learned).flatten() for result in by_all)
+    assert torch.cosine_similarity(learned, expected, dim=0) > 0.5
+    assert torch.cosine_similarity(other, expected, dim=0) < -0.5
+    # validation is of photographs all the same
+    assert taught.bicubic == by_itself.bicubic
+
+
+def test_what_a_teacher_makes_of_a_photograph_has_its_small_image() -> None:
+    torch.manual_seed(0)
+    model = KernelModel(CKN(NetworkConfig(1, (LayerConfig(8, 3, padding=False),))), torch.randn(8, 1), per_pixel=True)
+    photo = torch.randint(0, 256, (41, 50), dtype=torch.uint8)
+    result = as_taught({"noise": photo}, Upscaler(model, UpscalerConfig(2)))["noise"]
+    assert result.shape == (40, 50)
+    true, small = (imresize(image.double(), 0.5) for image in (photo[:40], result))
+    assert (result - photo[:40]).abs().mean() > 10
+    assert torch.allclose(true[8:-8, 8:-8], small[8:-8, 8:-8], atol=0.05)
+
+
+def test_a_teacher_must_be_an_upscaler_of_the_same_scale(tiny: UpscalingExperiment, photos: Path, tmp_path: Path) -> None:
+    save(tiny_upscaler_of(tiny), tmp_path / "other.safetensors")
+    for teacher, sentence in (
+        ("cifar10", "teacher: .*an Upscaler is needed"),
+        (str(tmp_path / "other.safetensors"), "teacher: .* 2 times larger, this experiment 3 times"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            run_upscaling(replace(tiny, scale=3, teacher=teacher), photos, CPU, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(ValueError, match="teacher must be the name or file of an upscaler, or empty, got 3"):
+        replace(tiny, teacher=3)

@@ -49,6 +49,8 @@ class UpscalingExperiment:
     start: an upscaler of the same layers with as many filters or fewer, with whose filters and learned alphas training begins
         (see `widen`), by its name or file; or the experiment that trains it first, in TOML its file beside this one, such as
         "narrow.toml". Empty begins with filters of k-means.
+    teacher: an upscaler of the same factor, by its name or file, whose results on the photographs that are learned from take
+        the place of these; those held out stay as they are. Empty learns from photographs.
     kmeans_samples: patches from which k-means learns. patches, iterations: of k-means, for each layer.
     batch_size: samples encoded at a time in that. seed: of all that is random.
     """
@@ -68,6 +70,7 @@ class UpscalingExperiment:
     validation_photos: int = 25
     validation_samples: int = 5000
     start: "str | UpscalingExperiment" = ""
+    teacher: str = ""
     kmeans_samples: int = 5000
     patches: int = 100_000
     iterations: int = 20
@@ -96,6 +99,8 @@ class UpscalingExperiment:
                 raise ValueError(f"start: the network of {self.start.name} has {obstacle}")
         elif not isinstance(self.start, str):
             raise ValueError(f"start must be the name or file of an upscaler, an experiment, or empty, got {self.start!r}")
+        if not isinstance(self.teacher, str):
+            raise ValueError(f"teacher must be the name or file of an upscaler, or empty, got {self.teacher!r}")
         if self.recipe.classifies:
             raise ValueError(f'super-resolution learns numbers: set loss = "square" in the recipe, not "{self.recipe.loss}"')
         if self.recipe.flip or self.recipe.shift:

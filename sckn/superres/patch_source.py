@@ -42,7 +42,7 @@ class PatchSource:
 
     Parameters
     ----------
-    photos: luminance (H, W) in bytes, by name.
+    photos: luminance (H, W) from 0 to 255, by name.
     config: the factor, and whether the network works on the small image; its `detail_unit` plays no part.
     patch: side of the network's input. margin: what the network loses on each side.
     device: where photographs and patches are.

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 from sckn.checkpoint import load_upscaler
 from sckn.clock import Clock
@@ -23,8 +24,9 @@ from sckn.model import KernelModel
 from sckn.network import CKN
 from sckn.precision import precision
 from sckn.superres.bsds500 import read_bsds500
-from sckn.superres.evaluation import Quality, mean_quality, measure_upscaling
+from sckn.superres.evaluation import Quality, cropped_to_multiple, mean_quality, measure_upscaling
 from sckn.superres.experiment import UpscalingExperiment, obstacle_to_start
+from sckn.superres.imresize import imresize
 from sckn.superres.patch_source import PatchSource, Units, every_shift
 from sckn.superres.report import write_upscaling_report
 from sckn.superres.upscaler import Upscaler, UpscalerConfig
@@ -86,6 +88,7 @@ def run_upscaling(
 ) -> UpscalingReport:
     """Train; the run folder then holds the upscaler as model.safetensors, its figures as report.json, and report.html."""
     clock = Clock(device)
+    teacher = _teacher(experiment, device)
     first = None
     if experiment.start and not RunFolder(run, {}).has_state():  # before anything is written
         first = _network_to_begin_with(experiment, folder, device, run / START, resume=resume, say=say)
@@ -94,6 +97,9 @@ def run_upscaling(
     kept, others = held_out(photos, experiment.validation_photos)
     settings: dict[str, Any] = {"patch": experiment.patch, "margin": experiment.margin, "device": device}
     learned_from = every_shift(kept, experiment.scale) if experiment.every_shift else kept
+    if teacher is not None:
+        say(f"{experiment.name}: learning from what {experiment.teacher} makes of {len(learned_from)} photographs")
+        learned_from = as_taught(learned_from, teacher)
     source = PatchSource(learned_from, experiment.upscaler, **settings, contrast_power=experiment.contrast_power)
     validation = PatchSource(others, experiment.upscaler, **settings, units=source.units) if others else None
     clock.lap("photographs")
@@ -151,6 +157,17 @@ def held_out(photos: dict[str, Tensor], count: int) -> tuple[dict[str, Tensor], 
     return parts
 
 
+def as_taught(photos: dict[str, Tensor], teacher: Upscaler, *, progress: bool = True) -> dict[str, Tensor]:
+    """What the teacher makes of each photograph (H, W) made smaller, in floating point; made smaller again, it is the same.
+
+    Of a photograph much is lost that nobody can know, and pulls each step another way; what a teacher says can be learned.
+    """
+    scale, device = teacher.scale, teacher.model.weights.device
+    bar = tqdm(photos.items(), desc="teaching", unit="photo", disable=None if progress else True)
+    small_images = ((name, imresize(cropped_to_multiple(photo.to(device), scale).float(), 1 / scale)) for name, photo in bar)
+    return {name: teacher.upscale_luminance(small) for name, small in small_images}
+
+
 def in_grey_levels(model: KernelModel, config: UpscalerConfig, units: Units) -> Upscaler:
     """The upscaler of a model that learned detail and targets divided by these units."""
     scaled = KernelModel(model.network, model.weights * units.target, model.bias * units.target, per_pixel=True)
@@ -171,14 +188,30 @@ def _network_to_begin_with(
     start = experiment.start
     if isinstance(start, UpscalingExperiment):
         return run_upscaling(start, folder, device, run, resume=resume, say=say).upscaler.model.network
-    try:
-        network = load_upscaler(start).model.network
-    except (ValueError, OSError) as error:
-        raise ValueError(f"start: {error}") from error
+    network = _known_upscaler("start", start).model.network
     obstacle = obstacle_to_start(network.config, experiment.network)
     if obstacle is not None:
         raise ValueError(f"start: the network of {start} has {obstacle}")
     return network
+
+
+def _teacher(experiment: UpscalingExperiment, device: torch.device) -> Upscaler | None:
+    if not experiment.teacher:
+        return None
+    teacher = _known_upscaler("teacher", experiment.teacher, device)
+    if teacher.scale != experiment.scale:
+        raise ValueError(
+            f"teacher: {experiment.teacher} makes photographs {teacher.scale} times larger, this experiment {experiment.scale} "
+            "times; give one of the same scale"
+        )
+    return teacher
+
+
+def _known_upscaler(setting: str, source: str, device: torch.device | str = "cpu") -> Upscaler:
+    try:
+        return load_upscaler(source, device)
+    except (ValueError, OSError) as error:
+        raise ValueError(f"{setting}: {error}") from error
 
 
 def _name(start: str | UpscalingExperiment) -> str:
