@@ -28,7 +28,7 @@ DETAIL = (..., slice(78, 150), slice(129, 216))
 GAP = 4  # white pixels around the forms
 
 
-def before_after(model: str = "superres-x3-fast", output: Path = PICTURE, zoom: int = 3) -> None:
+def before_after(model: str = "superres-x3", output: Path = PICTURE, zoom: int = 3) -> None:
     """Draw the picture.
 
     Args:
