@@ -20,7 +20,7 @@ __all__ = ["PHOTO", "SCALE", "UPSCALER", "Classes", "Upscaled", "classify_photo"
 
 PHOTO = Path(__file__).parents[1] / "pictures" / "cat.png"
 SCALE = 2
-UPSCALER = upscaler_name(SCALE, fast=True)
+UPSCALER = upscaler_name(SCALE)
 TOP = 3
 
 Classes = tuple[tuple[str, float], ...]  # best first, each with its score
