@@ -60,7 +60,7 @@ class Shown:
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with an upscaler under the name of the one that the demonstration asks for."""
     folder = tmp_path_factory.mktemp("models")
-    save(tiny_upscaler(), folder / "superres-x2-fast.safetensors")
+    save(tiny_upscaler(), folder / "superres-x2.safetensors")
     return folder
 
 
@@ -112,7 +112,7 @@ def test_the_page_tells_what_was_found(shown: Shown) -> None:
     assert all(f"\n{name}\n{score:.2f}\n" in text for name, score in report.classes)
     assert report.upscaled is not None
     assert f"bicubic interpolation\n{report.upscaled.bicubic_psnr:.2f}\n" in text
-    assert f"superres-x2-fast\n{report.upscaled.psnr:.2f}\n" in text
+    assert f"superres-x2\n{report.upscaled.psnr:.2f}\n" in text
     errors = [report.digits.pixels_error, report.digits.without_labels_error, report.digits.with_labels.error]
     assert [float(number) for number in re.findall(r"([\d.]+) %\n", text)[:3]] == [round(error, 2) for error in errors]
     assert any("898" in line and "899" in line for line in shown.told)
@@ -217,7 +217,7 @@ def test_the_figures_are_those_of_scikit_image(shown: Shown) -> None:
 
 
 def test_a_model_that_adds_nothing_gives_what_is_certain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    save(tiny_upscaler(weight=0.0), tmp_path / "superres-x2-fast.safetensors")
+    save(tiny_upscaler(weight=0.0), tmp_path / "superres-x2.safetensors")
     monkeypatch.setenv("SCKN_MODELS", str(tmp_path))
     found = upscale_photo()
     expected = measure_upscaling(read_luminance(PHOTO), 2, lambda small: least_image(small, 2)).psnr
@@ -238,14 +238,14 @@ def test_models_that_are_missing_or_damaged_are_told_and_left_out(
     monkeypatch.delenv("SCKN_MODELS", raising=False)
     if damaged:
         (tmp_path / "models").mkdir()
-        for name in ("cifar10", "superres-x2-fast"):
+        for name in ("cifar10", "superres-x2"):
             (tmp_path / "models" / f"{name}.safetensors").write_bytes(b"no model")
     told: list[str] = []
     report = run_demo(tmp_path / "demo", told.append)
     assert (report.classes, report.upscaled) == (None, None)
     left_out = [line for line in told if line.startswith("this part is left out: ")]
     assert len(left_out) == 2
-    for line, name in zip(left_out, ("cifar10", "superres-x2-fast"), strict=True):
+    for line, name in zip(left_out, ("cifar10", "superres-x2"), strict=True):
         assert name in line
         assert "\n" not in line
     assert Page(report.page).headings == [heading for heading in HEADINGS if heading not in ("Its classes", "Made larger")]
