@@ -30,6 +30,7 @@ from sckn.network import NetworkConfig
 from sckn.results import code_version, machine, write_result
 from sckn.training.experiment import Experiment
 from sckn.training.recipe import Recipe
+from sckn.training.run_files import read_history
 from sckn.training.with_labels import run_with_labels
 from sckn.training.without_labels import run_without_labels
 
@@ -115,8 +116,7 @@ def one(variant: str, seed: int, data: Path, run: Path, epochs: int, device: str
         measured |= {"validation_error": report.validation_errors[report.lambda_exponent], "exponent": report.lambda_exponent}
     else:
         run_with_labels(experiment, data, torch.device(device), folder, resume=True, test=False)
-        metrics = folder / f"seed-{seed}" / f"lambda-2^{EXPONENT}" / "metrics.jsonl"
-        history = [json.loads(line) for line in metrics.read_text().splitlines()]
+        history = read_history(folder / f"seed-{seed}" / f"lambda-2^{EXPONENT}")
         last = [record for record in history if record["accepted"]][-1]
         names = ("objective", "train_error", "validation_error", "sample_gradients")
         measured |= {name: last[name] for name in names}

@@ -19,7 +19,7 @@ from sckn.files import written_whole
 from sckn.image_grid import image_grid
 from sckn.superres.photos import open_photo
 from sckn.superres.side_by_side import three_forms
-from sckn.training.runs import find_model
+from sckn.training.run_files import model_file
 
 
 class Detail(NamedTuple):
@@ -59,8 +59,7 @@ def crops(
         zoom: Pixels of the PNG file along a side of one of the photograph.
         device: Where to compute.
     """
-    found = (find_model(Path(model)) if Path(model).is_dir() else None) or model
-    upscaler = load_upscaler(found, torch.device(device))
+    upscaler = load_upscaler(model_file(model), torch.device(device))
     for detail in DETAILS:
         forms = three_forms(upscaler, pixels_of(data / detail.photo), scale)
         tiles = np.stack([cut_out(form.numpy(), detail) for form in forms])

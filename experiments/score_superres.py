@@ -17,7 +17,7 @@ import tyro
 from sckn.checkpoint import load_upscaler
 from sckn.results import add_to_result, code_version, machine, read_result
 from sckn.superres.scores import SCORES, score_upscaler
-from sckn.training.runs import find_model, read_json, write_json
+from sckn.training.run_files import CONFIG, model_file, read_json, write_json
 
 
 def score(
@@ -37,10 +37,7 @@ def score(
     for model in models:
         started = perf_counter()
         name = _checked_name(model, results)
-        found = find_model(Path(model)) if Path(model).is_dir() else model
-        if found is None:
-            raise SystemExit(f"{model} has no finished model")
-        figures = score_upscaler(load_upscaler(found, torch.device(device)), data)
+        figures = score_upscaler(load_upscaler(model_file(model), torch.device(device)), data)
         if Path(model).is_dir():
             write_json(Path(model) / SCORES, figures)
         scored = {
@@ -55,7 +52,7 @@ def score(
 
 def _checked_name(model: str, results: Path) -> str:
     """Of the result; that of a run folder must be of the same settings."""
-    settings = Path(model) / "config.json"
+    settings = Path(model) / CONFIG
     name = read_json(settings)["name"] if settings.is_file() else Path(model).name.removesuffix(".safetensors")
     result = read_result(results / f"{name}.json")  # before the work, not after it
     if settings.is_file() and result.get("config") != read_json(settings):

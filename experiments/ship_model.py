@@ -22,7 +22,7 @@ from sckn.shipped import IN_PACKAGE, IN_REPOSITORY, PACKAGED
 from sckn.superres.scores import score_upscaler
 from sckn.superres.upscaler import Upscaler
 from sckn.training.experiment import read_dataset
-from sckn.training.runs import find_model, read_json
+from sckn.training.run_files import CONFIG, find_model, read_json
 
 
 def ship(
@@ -58,7 +58,7 @@ def ship(
 def _card(name: str, file: Path, run: Path, result: dict[str, Any], data: Path | None, device: str) -> str:
     model, size = load(file, device), file.stat().st_size
     if isinstance(model, Upscaler):
-        if result.get("config") != read_json(run / "config.json"):
+        if result.get("config") != read_json(run / CONFIG):
             raise SystemExit(f"the result is of other settings than {run}; write it with sckn train --resume")
         return upscaler_card(name, model, None if data is None else score_upscaler(model, data), result, size)
     if data is None:

@@ -23,7 +23,7 @@ from sckn.training import runs
 from sckn.training.experiment import Experiment
 from sckn.training.recipe import Recipe
 from sckn.training.report import write_report
-from sckn.training.runs import find_classifier
+from sckn.training.run_files import find_classifier
 from sckn.training.with_labels import run_with_labels
 
 CPU = torch.device("cpu")
@@ -207,6 +207,7 @@ def test_a_damaged_file_is_named(name: str, content: str, finished: Path, tmp_pa
     with pytest.raises(ValueError, match=re.escape(str(run / name))) as caught:
         write_report(run)
     assert "\n" not in str(caught.value)
+    assert str(caught.value).count("cannot be read") <= 1
     assert (run / "report.html").read_text() == before
 
 

@@ -27,7 +27,8 @@ from test_files import files_limited_to, without_privileges
 from sckn import CKN, CheckpointError, LayerConfig, NetworkConfig, load, save
 from sckn.model import KernelModel
 from sckn.training.recipe import Recipe
-from sckn.training.runs import RunFolder, machines, write_json
+from sckn.training.run_files import machines, write_json
+from sckn.training.runs import RunFolder
 from sckn.training.state import EpochRecord, TrainingState, TrainingStore
 from sckn.training.supervised import train_supervised
 

@@ -129,8 +129,10 @@ def test_a_finished_run_is_resumed_to_the_same_model(tiny: UpscalingExperiment, 
     shorter = replace(tiny, samples=60, recipe=replace(tiny.recipe, epochs=1), validation_photos=0)
     first = run_upscaling(shorter, photos, CPU, tmp_path / "run")
     assert (first.validation, first.bicubic, first.photos) == (None, None, 8)
-    with pytest.raises(ValueError, match="already holds a run"):
-        run_upscaling(shorter, photos, CPU, tmp_path / "run")
+    with pytest.raises(ValueError, match="already holds a run"):  # before anything is read, or taught
+        run_upscaling(shorter, tmp_path / "no photographs", CPU, tmp_path / "run")
+    with pytest.raises(ValueError, match="holds a run with samples = 60, but samples = 70 was given"):
+        run_upscaling(replace(shorter, samples=70), tmp_path / "no photographs", CPU, tmp_path / "run", resume=True)
     again = run_upscaling(shorter, photos, CPU, tmp_path / "run", resume=True)
     assert torch.equal(first.upscaler.model.weights, again.upscaler.model.weights)
     assert [record["epoch"] for record in again.history] == [0, 1]

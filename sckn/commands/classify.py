@@ -9,9 +9,10 @@ import tyro
 from sckn.checkpoint import load_classifier
 from sckn.classification import STANDARD_INPUT, classify_files
 from sckn.commands.endings import fail
-from sckn.commands.options import Device, chosen_device, model_file, print_json
+from sckn.commands.options import Device, chosen_device, print_json
 from sckn.data.folder import printable
 from sckn.image_files import FORMATS_IN_WORDS
+from sckn.training.run_files import model_file
 
 __all__ = ["classify"]
 

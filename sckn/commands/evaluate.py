@@ -7,13 +7,14 @@ from typing import Annotated
 import tyro
 
 from sckn.checkpoint import as_classifier, load
-from sckn.commands.options import Device, chosen_device, model_file, print_json
+from sckn.commands.options import Device, chosen_device, print_json
 from sckn.confusion import draw_confusion, evaluation_text
 from sckn.data.catalog import DatasetName
 from sckn.evaluation import evaluate as evaluated
 from sckn.superres.evaluation import evaluate_upscaling
 from sckn.superres.upscaler import Upscaler
 from sckn.training.experiment import read_dataset
+from sckn.training.run_files import model_file
 
 __all__ = ["evaluate"]
 

@@ -7,9 +7,9 @@ import tyro
 
 from sckn.checkpoint import load
 from sckn.classifier import ImageClassifier
-from sckn.commands.options import model_file
 from sckn.data.catalog import megabytes
 from sckn.export.onnx_file import checked_target, export_onnx
+from sckn.training.run_files import model_file
 
 __all__ = ["export"]
 

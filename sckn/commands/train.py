@@ -19,7 +19,7 @@ from sckn.results import write_result
 from sckn.superres.experiment import UpscalingExperiment, is_upscaling_experiment
 from sckn.superres.training import UpscalingReport, run_upscaling
 from sckn.training.experiment import Experiment, SeedReport
-from sckn.training.runs import MODEL, code_versions, machines
+from sckn.training.run_files import MODEL, code_versions, machines
 from sckn.training.with_labels import run_with_labels
 from sckn.training.without_labels import run_without_labels
 

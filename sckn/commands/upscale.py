@@ -8,11 +8,12 @@ from tqdm import tqdm
 
 from sckn.checkpoint import load_upscaler
 from sckn.commands.endings import fail
-from sckn.commands.options import Device, chosen_device, model_file
+from sckn.commands.options import Device, chosen_device
 from sckn.data.folder import printable
 from sckn.settings import real_number
 from sckn.shipped import find_shipped, upscaler_name
 from sckn.superres.upscale_files import plan, upscale_files
+from sckn.training.run_files import model_file
 
 __all__ = ["upscale"]
 

@@ -5,6 +5,7 @@ as pictures in the run folder. Figures on test sets are there once experiments/s
 """
 
 from collections.abc import Mapping
+from functools import partial
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sckn.checkpoint import UNREADABLE, load_upscaler
+from sckn.checkpoint import load_upscaler
 from sckn.superres.scores import SCORE_COLUMNS, SCORES, score_rows
 from sckn.superres.side_by_side import SIDE_BY_SIDE, details
 from sckn.training.report_parts import (
+    MADE_AGAIN,
     first_filters,
     hint,
     keep_file,
@@ -25,7 +27,8 @@ from sckn.training.report_parts import (
     table,
     write_run_page,
 )
-from sckn.training.runs import FIGURES, MODEL, RunFolder, read_json
+from sckn.training.run_files import FIGURES, MODEL, read_history, read_json
+from sckn.training.state import EpochRecord
 
 __all__ = ["write_upscaling_report"]
 
@@ -52,13 +55,10 @@ def _held_out(run: Path) -> list[str]:
     path = run / FIGURES
     if not path.is_file():
         return ["<p>The training has not come to its end yet.</p>"]
-    try:
-        return _figures(read_json(path), RunFolder(run, {}).history())
-    except UNREADABLE as error:
-        raise ValueError(f"{path} cannot be read ({error}); remove it, and go on with sckn train --resume") from None
+    return read_json(path, into=partial(_figures, read_history(run)), remedy=MADE_AGAIN)
 
 
-def _figures(figures: dict[str, Any], history: list[dict[str, Any]]) -> list[str]:
+def _figures(history: list[EpochRecord], figures: dict[str, Any]) -> list[str]:
     minutes = sum(sum(record["seconds"].values()) for record in history) / 60
     done = f"<p>{figures['last_epoch']['epoch']} epoch(s) on {figures['photos']} photographs, {minutes:.1f} minutes.</p>"
     qualities = {"the model": figures["validation"], "bicubic interpolation": figures["bicubic"]}
@@ -71,12 +71,13 @@ def _test_sets(run: Path, config: Mapping[str, Any]) -> list[str]:
     path = run / SCORES
     if not path.is_file():
         return []
-    try:
-        scores = read_json(path)
-        twice = ["<h2>Test sets, x3</h2>", table(SCORE_COLUMNS, score_rows(scores["x3"]))] if "x3" in scores else []
-        return [f"<h2>Test sets, x{escape(str(config['scale']))}</h2>", table(SCORE_COLUMNS, score_rows(scores)), *twice]
-    except UNREADABLE as error:
-        raise ValueError(f"{path} cannot be read ({error}); write it again with experiments/score_superres.py") from None
+    remedy = "write it again with experiments/score_superres.py"
+    return read_json(path, into=partial(_scores, config.get("scale")), remedy=remedy)
+
+
+def _scores(scale: Any, scores: dict[str, Any]) -> list[str]:
+    twice = ["<h2>Test sets, x3</h2>", table(SCORE_COLUMNS, score_rows(scores["x3"]))] if "x3" in scores else []
+    return [f"<h2>Test sets, x{escape(str(scale))}</h2>", table(SCORE_COLUMNS, score_rows(scores)), *twice]
 
 
 def _details(run: Path) -> list[str]:

@@ -31,7 +31,8 @@ from sckn.superres.patch_source import PatchSource, Units, every_shift
 from sckn.superres.report import write_upscaling_report
 from sckn.superres.upscaler import Upscaler, UpscalerConfig
 from sckn.training.experiment import peak_memory
-from sckn.training.runs import FIGURES, RunFolder, write_json
+from sckn.training.run_files import FIGURES, LAST, read_history, write_json
+from sckn.training.runs import RunFolder
 from sckn.training.state import EpochRecord
 from sckn.training.supervised import train_supervised
 from sckn.training.unsupervised import fit_unsupervised
@@ -89,8 +90,9 @@ def run_upscaling(
     """Train; the run folder then holds the upscaler as model.safetensors, its figures as report.json, and report.html."""
     clock = Clock(device)
     teacher = _teacher(experiment, device)
+    RunFolder.has_begun(run, experiment.to_dict(), resume=resume)  # refused before the work, not after it
     first = None
-    if experiment.start and not RunFolder(run, {}).has_state():  # before anything is written
+    if experiment.start and not (run / LAST).exists():
         first = _network_to_begin_with(experiment, folder, device, run / START, resume=resume, say=say)
         clock.lap("what it begins with")
     photos = read_bsds500(folder)
@@ -135,7 +137,7 @@ def run_upscaling(
         quality = _mean_quality(others, experiment.scale, upscaler.upscale_luminance)
         bicubic = _mean_quality(others, experiment.scale, None)
     clock.lap("validation")
-    earlier = RunFolder(run / START, {}).history()
+    earlier = read_history(run / START)
     report = UpscalingReport(
         upscaler, store.history(), earlier, len(kept), quality, bicubic, clock.seconds, peak_memory(device)
     )

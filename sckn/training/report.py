@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from sckn.checkpoint import UNREADABLE, load_classifier
+from sckn.checkpoint import load_classifier
 from sckn.data.labelled import LabelledImages
 from sckn.evaluation import Evaluation
 from sckn.image_grid import image_grid
 from sckn.training.report_parts import (
+    MADE_AGAIN,
     confusion,
     first_filters,
     hint,
@@ -27,7 +28,7 @@ from sckn.training.report_parts import (
     table,
     write_run_page,
 )
-from sckn.training.runs import EVALUATION, FIGURES, find_classifier, read_json
+from sckn.training.run_files import EVALUATION, FIGURES, find_classifier, read_json
 from sckn.training.strongest import StrongestPatches, strongest_patches
 
 __all__ = ["write_report"]
@@ -53,10 +54,7 @@ def _figures(run: Path) -> list[str]:
     path = run / FIGURES
     if not path.is_file():
         return ["<p>The training has not come to its end yet.</p>"]
-    try:
-        return _figures_of_seeds(read_json(path, list))
-    except UNREADABLE as error:
-        raise ValueError(f"{path} cannot be read ({error}); remove it, and go on with sckn train --resume") from None
+    return read_json(path, list, into=_figures_of_seeds, remedy=MADE_AGAIN)
 
 
 def _figures_of_seeds(seeds: list[dict[str, Any]]) -> list[str]:
@@ -81,10 +79,7 @@ def _confusion(run: Path) -> list[str]:
     if classifier is None or not (classifier.parent / EVALUATION).is_file():
         return []
     path = classifier.parent / EVALUATION
-    try:
-        evaluation = Evaluation.from_dict(read_json(path))
-    except UNREADABLE as error:
-        raise ValueError(f"{path} cannot be read ({error}); remove it, and go on with sckn train --resume") from None
+    evaluation = read_json(path, into=Evaluation.from_dict, remedy=MADE_AGAIN)
     return confusion(evaluation, classifier.parents[1].name)
 
 

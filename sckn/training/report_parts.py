@@ -17,9 +17,10 @@ from sckn.files import remove_leftovers, written_whole
 from sckn.image_grid import filter_tiles, image_grid
 from sckn.network import CKN
 from sckn.training.curves import draw_curves
-from sckn.training.runs import RunFolder, read_json
+from sckn.training.run_files import CONFIG, CURVES, ENVIRONMENT, read_history, read_json
 
 __all__ = [
+    "MADE_AGAIN",
     "confusion",
     "first_filters",
     "hint",
@@ -33,6 +34,9 @@ __all__ = [
     "write_run_page",
 ]
 
+# What to do about a file of figures that cannot be read.
+MADE_AGAIN = "remove it, and go on with sckn train --resume"
+
 STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #222 }
 h1 { font-size: 1.6rem } h2 { font-size: 1.15rem; margin-top: 2rem } img { max-width: 100% }
@@ -44,9 +48,9 @@ th:first-child, td:first-child { text-align: left } .settings td { text-align: l
 
 def read_config(run: Path) -> dict[str, Any]:
     """The settings of a run, by which a folder is known for one."""
-    if not (run / "config.json").is_file():
-        raise ValueError(f"{run} is no run folder; expected one that sckn train has made, with its config.json")
-    return read_json(run / "config.json")
+    if not (run / CONFIG).is_file():
+        raise ValueError(f"{run} is no run folder; expected one that sckn train has made, with its {CONFIG}")
+    return read_json(run / CONFIG)
 
 
 def write_run_page(run: Path, config: Mapping[str, Any], parts: Sequence[str]) -> Path:
@@ -76,9 +80,9 @@ def learning_curves(trainings: Mapping[str, Path]) -> list[str]:
     """Of the trainings in these folders, by title; they are drawn where they are missing."""
     parts = []
     for title, training in trainings.items():
-        path = training / "curves.png"
+        path = training / CURVES
         try:
-            history = RunFolder(training, {}).history()
+            history = read_history(training)
             if not path.is_file() and history:
                 draw_curves(history, path, training.resolve().name)
         except MissingPackageError as error:
@@ -167,7 +171,7 @@ def _leaves(value: Any, name: str) -> Iterable[tuple[str, Any]]:
 
 
 def _environment(run: Path) -> list[str]:
-    path = run / "environment.json"
+    path = run / ENVIRONMENT
     if not path.is_file():
         return []
     environment = read_json(path)

@@ -1,19 +1,8 @@
-"""The folder of a training: its settings, figures and checkpoints, so that it can be followed and interrupted.
-
-config.json          the settings
-environment.json     code, machine, command and time of the start, and of each time the run was resumed
-metrics.jsonl        one JSON object an epoch; numbers that are not finite are null
-last.safetensors     the state after the last epoch, from which the training goes on
-best.safetensors     the model with the least validation error so far
-model.safetensors    the model at the end
-curves.png           the metrics as a picture, at the end
-tensorboard/         the metrics for TensorBoard, if asked for
-"""
+"""`RunFolder`: settings, figures and checkpoints of a training in a folder, so that it can be followed and interrupted."""
 
 import json
 import math
 import os
-import re
 import shlex
 import sys
 from collections.abc import Iterator
@@ -31,30 +20,27 @@ from sckn.model import KernelModel
 from sckn.results import code_version, machine
 from sckn.superres.upscaler import Upscaler
 from sckn.training.curves import draw_curves
+from sckn.training.run_files import (
+    BEST,
+    CONFIG,
+    CURVES,
+    ENVIRONMENT,
+    LAST,
+    METRICS,
+    MODEL,
+    TENSORBOARD,
+    metric_lines,
+    read_history,
+    read_json,
+    usable_folder,
+    write_json,
+)
 from sckn.training.state import EpochRecord, TrainingState
 
-__all__ = [
-    "CLASSIFIER",
-    "EVALUATION",
-    "FIGURES",
-    "MODEL",
-    "RunFolder",
-    "code_versions",
-    "find_classifier",
-    "find_model",
-    "machines",
-    "read_json",
-    "write_json",
-]
-
-MODEL = "model.safetensors"
+__all__ = ["RunFolder"]
 
 # A folder with one of these holds a run; the settings are written last at the start, so that a run has them.
-FILES = ("config.json", "metrics.jsonl", "last.safetensors", "best.safetensors", MODEL)
-# What an experiment keeps of its final trainings, see with_labels.py.
-CLASSIFIER, EVALUATION = "classifier.safetensors", "evaluation.json"
-# And what its report tells.
-FIGURES = "report.json"
+FILES = (CONFIG, METRICS, LAST, BEST, MODEL)
 SHOWN_IN_TENSORBOARD = ("objective", "loss", "train_error", "validation_error", "learning_rate", "active_fraction", "seconds")
 
 
@@ -80,23 +66,27 @@ class RunFolder:
     def open(cls, path: str | Path, config: dict[str, Any], *, resume: bool, tensorboard: bool = False) -> Self:
         """A new run, or with `resume` the one that is there, if there is one and its settings are these."""
         path, config = Path(path), _as_json(config)
-        writer_class = _summary_writer() if tensorboard else None
-        run = cls(path, config, writer_class)
-        with _usable(path):
+        run = cls(path, config, _summary_writer() if tensorboard else None)
+        begun = cls.has_begun(path, config, resume=resume)
+        with usable_folder(path):
             path.mkdir(parents=True, exist_ok=True)
-            there = {file.name for file in path.iterdir()}
-        begun = not there.isdisjoint(FILES)
-        if begun and not resume:
-            raise ValueError(f"{path} already holds a run; give --resume to go on with it, or another folder")
-        if begun:
-            run._check_config()
-        with _usable(path):
-            for name in (*FILES, "environment.json", "curves.png"):
+            for name in (*FILES, ENVIRONMENT, CURVES):
                 remove_leftovers(path / name)
         run._write_environment(resumed=begun)
         if not begun:
-            write_json(path / "config.json", config)
+            write_json(path / CONFIG, config)
         return run
+
+    @staticmethod
+    def has_begun(path: Path, config: dict[str, Any], *, resume: bool) -> bool:
+        """Whether `open` would go on with a run that is there; what it would refuse is refused. Nothing is written."""
+        with usable_folder(path):
+            begun = path.exists() and not {file.name for file in path.iterdir()}.isdisjoint(FILES)
+        if begun and not resume:
+            raise ValueError(f"{path} already holds a run; give --resume to go on with it, or another folder")
+        if begun:
+            _refuse_other_settings(path, _as_json(config))
+        return begun
 
     # -- the TrainingStore --------------------------------------------------------------------------------------------
 
@@ -133,7 +123,7 @@ class RunFolder:
         with self._saving(self._metrics):
             append_line(self._metrics, json.dumps(_finite(record), allow_nan=False))
         if self._writer_class is not None:
-            with self._saving(self.path / "tensorboard"):
+            with self._saving(self.path / TENSORBOARD):
                 self._show(record)
 
     def add_seconds(self, phase: str, seconds: float) -> None:
@@ -142,15 +132,15 @@ class RunFolder:
 
     def save_best(self, model: KernelModel) -> None:
         """Keep the best model so far."""
-        best = self.path / "best.safetensors"
+        best = self.path / BEST
         with self._saving(best):
             checkpoint.save(model, best)
 
     # -- and more -----------------------------------------------------------------------------------------------------
 
     def history(self) -> list[EpochRecord]:
-        """The figures of all epochs, also of those before the run was resumed; what was not finite is None."""
-        return [record for _, record in self._lines()]
+        """As `read_history`."""
+        return read_history(self.path)
 
     def finish(self, model: KernelModel | Upscaler, closing_seconds: float | None = None) -> None:
         """Keep the final model; draw the curves, where matplotlib is installed. What came after the last epoch is added to its
@@ -162,7 +152,7 @@ class RunFolder:
             checkpoint.save(model, final)
         self.draw_curves()
         if self._writer is not None:
-            with self._saving(self.path / "tensorboard"):
+            with self._saving(self.path / TENSORBOARD):
                 self._writer.close()
             self._writer = None
 
@@ -190,26 +180,18 @@ class RunFolder:
 
     @property
     def _curves(self) -> Path:
-        return self.path / "curves.png"
+        return self.path / CURVES
 
     @property
     def _last(self) -> Path:
-        return self.path / "last.safetensors"
+        return self.path / LAST
 
     @property
     def _metrics(self) -> Path:
-        return self.path / "metrics.jsonl"
-
-    def _check_config(self) -> None:
-        stored = read_json(self.path / "config.json")
-        for name, old, new in _differences(stored, self.config, ""):
-            raise ValueError(
-                f"{self.path} holds a run with {name} = {old}, but {name} = {new} was given; "
-                "give the settings it has, or another folder"
-            )
+        return self.path / METRICS
 
     def _write_environment(self, *, resumed: bool) -> None:
-        path = self.path / "environment.json"
+        path = self.path / ENVIRONMENT
         start = {
             "code_version": code_version(),
             "machine": machine(),
@@ -222,35 +204,14 @@ class RunFolder:
         else:
             write_json(path, start)
 
-    def _lines(self) -> list[tuple[bytes, EpochRecord]]:
-        """Each line of the metrics and what it says; a last line that was not finished is left out."""
-        if not self._metrics.exists():
-            return []
-        with _usable(self.path):
-            lines = self._metrics.read_bytes().splitlines(keepends=True)
-        found = []
-        for number, line in enumerate(lines, 1):
-            try:
-                record = json.loads(line)
-                if not line.endswith(b"\n") or not isinstance(record["epoch"], int):
-                    raise ValueError("it does not tell its epoch")
-            except UNREADABLE as error:
-                if number == len(lines):
-                    break
-                raise ValueError(
-                    f"line {number} of {self._metrics} cannot be read ({error}); remove it, or put a copy of the file there"
-                ) from None
-            found.append((line, record))
-        return found
-
     def _drop_records_after(self, epoch: int) -> None:
-        kept = sum(len(line) for line, _ in takewhile(lambda line: line[1]["epoch"] <= epoch, self._lines()))
+        kept = sum(len(line) for line, _ in takewhile(lambda line: line[1]["epoch"] <= epoch, metric_lines(self.path)))
         if self._metrics.exists() and self._metrics.stat().st_size != kept:
             with self._saving(self._metrics):
                 os.truncate(self._metrics, kept)  # needs no room on a disk that may be full
 
     def _add_to_last_record(self, closing_seconds: float) -> None:
-        lines = self._lines()
+        lines = metric_lines(self.path)
         if not lines:
             return
         *before, (_, last) = lines
@@ -263,7 +224,7 @@ class RunFolder:
         """Figures for TensorBoard, which then shows no others of this epoch or later ones."""
         epoch = record["epoch"]
         if self._writer is None:
-            self._writer = self._writer_class(str(self.path / "tensorboard"), purge_step=epoch)
+            self._writer = self._writer_class(str(self.path / TENSORBOARD), purge_step=epoch)
         figures = {**record, "seconds": sum(record.get("seconds", {}).values())}
         for name in SHOWN_IN_TENSORBOARD:
             value = figures.get(name)
@@ -283,50 +244,11 @@ class RunFolder:
             raise OSError(error.errno, sentence) from None
 
 
-def code_versions(run: Path) -> list[str]:
-    """Of the code that worked on the trainings in this folder, in order of the alphabet: one, unless code changed between."""
-    return sorted({start["code_version"] for start in _starts(run)})
-
-
-def machines(run: Path) -> dict[str, Any]:
-    """That on which a run began, as a result tells it; others that worked on it are `resumed_on`."""
-    first, *others = {json.dumps(start["machine"]): start["machine"] for start in _starts(run)}.values() or [{}]
-    return {**first, "resumed_on": others} if others else first
-
-
-def _depth(path: Path) -> tuple[int, Path]:
-    return len(path.parts), path
-
-
-def _starts(run: Path) -> list[dict[str, Any]]:
-    """What each process that worked in this folder or in one inside it wrote when it began; of the folder itself first."""
-    firsts = [read_json(path) for path in sorted(Path(run).rglob("environment.json"), key=_depth)]
-    return [start for first in firsts for start in (first, *first.get("resumed", []))]
-
-
-def find_classifier(folder: Path) -> Path | None:
-    """The result of an experiment in its run folder: that of the first seed, which is no choice by the test set; or in the
-    folder of one seed or of its final training."""
-    seeds = [path for path in folder.glob("seed-*") if re.fullmatch(r"seed-\d+", path.name)]
-    finals = [path / "final" for path in sorted(seeds, key=lambda path: int(path.name.removeprefix("seed-")))]
-    places = [place / CLASSIFIER for place in (folder, folder / "final", *finals)]
-    return next((place for place in places if place.is_file()), None)
-
-
-def find_model(folder: Path) -> Path | None:
-    """The classifier of an experiment in its run folder, or else what one training left: an upscaler, perhaps."""
-    single = folder / MODEL
-    return find_classifier(folder) or (single if single.is_file() else None)
-
-
-@contextmanager
-def _usable(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (FileExistsError, NotADirectoryError) as error:
-        raise OSError(error.errno, f"{path} is not a folder; choose another one for the run") from None
-    except OSError as error:
-        raise OSError(error.errno, f"the folder {path} cannot be used ({error.strerror}); choose another one") from None
+def _refuse_other_settings(path: Path, config: dict[str, Any]) -> None:
+    for name, old, new in _differences(read_json(path / CONFIG), config, ""):
+        raise ValueError(
+            f"{path} holds a run with {name} = {old}, but {name} = {new} was given; give the settings it has, or another folder"
+        )
 
 
 def _as_json(config: dict[str, Any]) -> dict[str, Any]:
@@ -335,26 +257,6 @@ def _as_json(config: dict[str, Any]) -> dict[str, Any]:
         return json.loads(json.dumps(config, allow_nan=False))
     except (TypeError, ValueError) as error:
         raise ValueError(f"the settings of a run must be such that JSON can hold them: {error}") from None
-
-
-def write_json(path: Path, content: Any, indent: int | None = 2) -> None:
-    """A file of a run, whole or not at all; what a process left that was killed while it wrote it is removed."""
-    if path.parent.is_dir():
-        remove_leftovers(path)
-    with written_whole(path) as temporary:
-        temporary.write_text(json.dumps(content, indent=indent, allow_nan=False) + "\n")
-
-
-def read_json(path: Path, kind: type = dict) -> Any:
-    """What `write_json` wrote: a table, or a list."""
-    try:
-        content = json.loads(path.read_bytes())
-        if not isinstance(content, kind):
-            raise ValueError(f"it is no {'list' if kind is list else 'table'}")
-    except (OSError, *UNREADABLE) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise ValueError(f"{path} cannot be read ({reason}); put a copy of it there, or choose another folder") from None
-    return content
 
 
 def _differences(old: Any, new: Any, name: str) -> Iterator[tuple[str, str, str]]:

@@ -37,7 +37,8 @@ from sckn.processes import ALONE, Processes
 from sckn.training.experiment import Experiment, SeedReport, class_names, peak_memory, prepared_images, read_data
 from sckn.training.recipe import Recipe
 from sckn.training.report import write_report
-from sckn.training.runs import CLASSIFIER, EVALUATION, FIGURES, RunFolder, write_json
+from sckn.training.run_files import CLASSIFIER, EVALUATION, FIGURES, write_json
+from sckn.training.runs import RunFolder
 from sckn.training.state import EpochRecord
 from sckn.training.supervised import TrainingResult, train_supervised
 from sckn.training.unsupervised import fit_unsupervised
