@@ -7,17 +7,7 @@ pixel. The photograph, china.jpg of scikit-learn, is by danielbuechele (CC BY 2.
 import torch
 from sklearn.datasets import load_sample_image
 
-from sckn import (
-    CKN,
-    KernelModel,
-    LayerConfig,
-    NetworkConfig,
-    Recipe,
-    Upscaler,
-    UpscalerConfig,
-    fit_unsupervised,
-    train_supervised,
-)
+from sckn import CKN, LayerConfig, NetworkConfig, Recipe, UpscalerConfig, fit_unsupervised, train_supervised
 from sckn.superres.colour import luminance
 from sckn.superres.evaluation import measure_upscaling
 from sckn.superres.patch_source import PatchSource
@@ -35,9 +25,7 @@ fit_unsupervised(network, detail, patches=10_000, seed=0)
 recipe = Recipe(epochs=4, loss="square", learning_rate=0.2)
 trained = train_supervised(network, detail, lost, regularization=1e-7, recipe=recipe, seed=0).model
 
-units = source.units  # of detail and targets, by which training divides
-model = KernelModel(trained.network, trained.weights * units.target, trained.bias * units.target, per_pixel=True)
-upscaler = Upscaler(model, UpscalerConfig(scale=2, low_resolution=True, detail_unit=units.detail))
+upscaler = source.upscaler(trained)  # in grey levels, by which the source has divided
 
 bicubic, ours = measure_upscaling(right, 2), measure_upscaling(right, 2, upscaler.upscale_luminance)
 print(f"bicubic:  PSNR {bicubic.psnr:.2f} dB, SSIM {bicubic.ssim:.4f}")

@@ -16,6 +16,7 @@ from sckn.checkpoint import load_upscaler
 from sckn.demo.photo import PHOTO
 from sckn.files import written_whole
 from sckn.image_grid import image_grid
+from sckn.superres.colour import in_bytes
 from sckn.superres.imresize import imresize
 from sckn.superres.photos import open_photo
 from sckn.superres.picture import Picture
@@ -47,7 +48,7 @@ def four_forms(upscaler: Upscaler, pixels: Tensor) -> list[Tensor]:
     """Of a photograph (3, H, W) in bytes, all of the same size: small, by bicubic interpolation, by the model, as it was."""
     scale = upscaler.scale
     truth, bicubic, ours = three_forms(upscaler, pixels, scale)
-    small = (imresize(truth.double(), 1 / scale) + 0.5).floor().clamp(0, 255).to(torch.uint8)
+    small = in_bytes(imresize(truth.double(), 1 / scale))
     squares = small.repeat_interleave(scale, dim=1).repeat_interleave(scale, dim=2)
     return [squares, bicubic, ours, truth]
 

@@ -19,7 +19,7 @@ from sckn.superres.consistency import least_image, nearest_image
 from sckn.superres.detail import without_local_mean
 from sckn.superres.imresize import imresize
 from sckn.superres.tiles import count_tiles, cover
-from sckn.superres.upscaler import Upscaler, UpscalerConfig, upscaler_for
+from sckn.superres.upscaler import Upscaler, UpscalerConfig
 
 LITTLE = 0.001  # GiB: for tiles of a few dozen pixels with the networks here
 
@@ -172,14 +172,6 @@ def test_any_factor(factor: float, size: tuple[int, int]) -> None:
     result = upscaler().upscale(photo(20, 14, 3), factor)
     assert result.shape == (*size, 3)
     assert upscaler().upscale_luminance(np.ones((20, 14)), factor).shape == size
-
-
-def test_the_model_for_a_factor() -> None:
-    models = [upscaler(4), upscaler(2), upscaler(3)]
-    for factor, scale in ((1.2, 2), (2, 2), (2.1, 3), (3.5, 4), (4, 4), (9, 4)):
-        assert upscaler_for(factor, models).scale == scale
-    with pytest.raises(ValueError, match="no upscaler to choose from"):
-        upscaler_for(2, [])
 
 
 def expected_colours(model: Upscaler, image: np.ndarray) -> Tensor:

@@ -23,7 +23,7 @@ from sckn.superres.imresize import imresize
 from sckn.superres.photos import read_luminance
 from sckn.superres.report import write_upscaling_report
 from sckn.superres.scores import set_figures
-from sckn.superres.side_by_side import details, three_forms
+from sckn.superres.side_by_side import crops, three_forms
 from sckn.superres.training import run_upscaling
 from sckn.training import runs
 
@@ -92,7 +92,7 @@ def test_the_details_are_of_the_photographs_held_out(finished: Path) -> None:
 def test_a_detail_is_where_interpolation_loses_most() -> None:
     photo = torch.full((200, 300), 100, dtype=torch.uint8)
     photo[120:130, 230:240] = torch.randint(0, 256, (10, 10), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
-    (content,) = details(tiny_upscaler(), {"flat/but.png": photo}).values()
+    (content,) = crops(tiny_upscaler(), {"flat/but.png": photo}).values()
     with Image.open(io.BytesIO(content)) as image:
         truth = np.asarray(image)[2:-2:3, 2 : 2 + 3 * 96 : 3, 0]
     assert truth.shape == (96, 96)
@@ -113,8 +113,8 @@ def test_colours_are_compared_too() -> None:
 
 def test_few_of_many_photographs_are_shown() -> None:
     photos = {f"{number:02d}": torch.full((12, 12), number, dtype=torch.uint8) for number in range(60)}
-    assert list(details(tiny_upscaler(), photos)) == ["00", "10", "20", "30", "40", "50"]
-    assert details(tiny_upscaler(), {}) == {}
+    assert list(crops(tiny_upscaler(), photos)) == ["00", "10", "20", "30", "40", "50"]
+    assert crops(tiny_upscaler(), {}) == {}
 
 
 def test_it_is_made_again_from_the_run_folder_alone(run: Path) -> None:

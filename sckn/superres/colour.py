@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-__all__ = ["luminance", "rgb_to_ycbcr", "ycbcr_to_rgb"]
+__all__ = ["in_bytes", "luminance", "rgb_to_ycbcr", "ycbcr_to_rgb"]
 
 OFFSET = (16.0, 128.0, 128.0)
 # Rows Y, Cb, Cr; columns R, G, B. All values are from 0 to 255.
@@ -32,6 +32,11 @@ def luminance(image: Tensor) -> Tensor:
         return image.squeeze(-3)
     matrix, offset = _constants(image)
     return torch.einsum("j,...jhw->...hw", matrix[0], image) + offset[0]
+
+
+def in_bytes(levels: Tensor) -> Tensor:
+    """Values from 0 to 255 rounded as Matlab does, halves up, and clipped."""
+    return (levels + 0.5).floor().clamp(0, 255).to(torch.uint8)
 
 
 def _constants(image: Tensor) -> tuple[Tensor, Tensor]:

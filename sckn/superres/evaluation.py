@@ -17,6 +17,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from sckn.settings import whole_number
+from sckn.superres.colour import in_bytes
 from sckn.superres.imresize import imresize
 from sckn.superres.photos import photo_files, read_luminance
 from sckn.superres.quality import psnr, ssim
@@ -115,7 +116,7 @@ def measure_upscaling(truth: Tensor, scale: int, upscale: Upscale | None = None)
     if large.shape != truth.shape:
         raise ValueError(f"the method made {tuple(large.shape)} of {tuple(small.shape)}, expected {tuple(truth.shape)}")
     inside = (slice(scale, -scale), slice(scale, -scale))
-    result, truth = (large.to(truth.device).double() + 0.5).floor().clamp(0, 255)[inside], truth[inside]
+    result, truth = in_bytes(large.to(truth.device).double())[inside], truth[inside]
     return Quality(psnr(result, truth), ssim(result, truth))
 
 

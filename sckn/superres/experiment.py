@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from sckn.network import NetworkConfig
 from sckn.settings import file_name, one_of, real_number, true_or_false, whole_number
-from sckn.superres.patch_source import checked_power, target_side
+from sckn.superres.patch_source import checked_contrast_power, target_side
 from sckn.superres.upscaler import UpscalerConfig, network_margin
 from sckn.training.recipe import Recipe
 from sckn.training.toml_file import checked_settings, read_toml
@@ -17,7 +17,7 @@ __all__ = ["UpscalingExperiment", "is_about_upscaling", "is_upscaling_experiment
 
 DATASETS = ("bsds500",)
 # The least value of each setting that is a whole number.
-LEAST = {
+LEAST_VALUES = {
     "scale": 2,
     "patch": 1,
     "samples": 1,
@@ -87,10 +87,10 @@ class UpscalingExperiment:
             "new_patches": true_or_false("new_patches", self.new_patches),
             "every_shift": true_or_false("every_shift", self.every_shift),
             "regularization": real_number("regularization", self.regularization, above=0),
-            **{name: whole_number(name, getattr(self, name), least) for name, least in LEAST.items()},
+            **{name: whole_number(name, getattr(self, name), least) for name, least in LEAST_VALUES.items()},
         }
         if self.contrast_power is not None:
-            checked["contrast_power"] = checked_power(self.contrast_power)
+            checked["contrast_power"] = checked_contrast_power(self.contrast_power)
         for name, value in checked.items():
             object.__setattr__(self, name, value)
         if isinstance(self.start, UpscalingExperiment):

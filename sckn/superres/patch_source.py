@@ -6,7 +6,7 @@ the protocol of evaluation would make of that place.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Self
 
@@ -14,11 +14,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from sckn.model import KernelModel
 from sckn.settings import real_number, whole_number
 from sckn.superres import detail
 from sckn.superres.evaluation import cropped_to_multiple
 from sckn.superres.imresize import imresize
-from sckn.superres.upscaler import UpscalerConfig
+from sckn.superres.upscaler import Upscaler, UpscalerConfig
 
 __all__ = ["PatchSource", "Units", "every_shift", "target_side"]
 
@@ -74,7 +75,7 @@ class PatchSource:
         units: Units | None = None,
         contrast_power: float | None = None,
     ) -> None:
-        self.contrast_power = None if contrast_power is None else checked_power(contrast_power)
+        self.contrast_power = None if contrast_power is None else checked_contrast_power(contrast_power)
         self.config, self.patch, self.margin = config, whole_number("patch", patch), margin
         self.fine = config.scale if config.low_resolution else 1  # pixels of a target along a side of a pixel seen
         self.side = target_side(patch, margin)
@@ -138,6 +139,11 @@ class PatchSource:
                 targets[part][symmetry::SYMMETRIES] = F.pixel_unshuffle(turned_lost, self.fine)
         return inputs, targets
 
+    def upscaler(self, model: KernelModel) -> Upscaler:
+        """That of a model which has learned from these patches, divided by their units as they are."""
+        scaled = KernelModel(model.network, model.weights * self.units.target, model.bias * self.units.target, per_pixel=True)
+        return Upscaler(scaled, replace(self.config, detail_unit=self.units.detail)).eval()
+
     def _squared_contrasts(self, seen: Tensor, lost: Tensor) -> Tensor:
         """c^2 of the patches at all places, (B, 1, rows, columns), of what is seen and what was lost, both (B, 1, H, W) in
         units, the latter without the network's margin.
@@ -166,7 +172,7 @@ def inside(maps: Tensor, margin: int) -> Tensor:
     return maps[..., margin : height - margin, margin : width - margin]
 
 
-def checked_power(power: float) -> float:
+def checked_contrast_power(power: float) -> float:
     """A `contrast_power`, if it is one."""
     return real_number("contrast_power", power, least=0, most=LARGEST_POWER)
 

@@ -7,14 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import torch
 from PIL import Image, ImageOps
 from PIL.ImageFile import ImageFile
 from torch import Tensor
 
 from sckn.files import written_whole
 from sckn.image_files import opened_image, what_is_wrong
-from sckn.superres.colour import luminance
+from sckn.superres.colour import in_bytes, luminance
 from sckn.superres.deep_image import DeepImage, deep_pixels, is_deep, write_png
 from sckn.superres.picture import LeftOutWarning, Picture, belongings
 
@@ -122,7 +121,7 @@ def read_luminance(path: str | Path) -> Tensor:
     with naming(path):
         picture = Picture.of(read_photo(path))
     levels = luminance(picture.levels(channels=slice(0, picture.colours)).double())
-    return (levels + 0.5).floor().clamp(0, 255).to(torch.uint8)
+    return in_bytes(levels)
 
 
 def checked_suffix(path: Path) -> str:

@@ -2,7 +2,8 @@
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +16,7 @@ from sckn.superres.colour import luminance
 from sckn.superres.deep_image import DeepImage
 from sckn.superres.imresize import BAND
 
-__all__ = ["MODES", "AnyImage", "LeftOutWarning", "Picture", "belongings", "tensor_of"]
+__all__ = ["MODES", "AnyImage", "LeftOutWarning", "Picture", "belongings", "noting_what_is_left_out", "tensor_of"]
 
 AnyImage = Tensor | np.ndarray | Image.Image | DeepImage
 
@@ -29,6 +30,17 @@ LAYOUT += (*range(336, 348), *range(512, 522), *range(529, 533), 34675)
 
 class LeftOutWarning(UserWarning):
     """Something that came with a picture is damaged, and is not in the result."""
+
+
+@contextmanager
+def noting_what_is_left_out() -> Iterator[list[str]]:
+    """No warnings are shown; those of what is left out are in the list, after the block."""
+    notes: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("always", LeftOutWarning)
+        yield notes
+    notes += [str(warning.message) for warning in caught]
 
 
 @dataclass(frozen=True)

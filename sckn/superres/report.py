@@ -15,7 +15,7 @@ from torch import Tensor
 
 from sckn.checkpoint import load_upscaler
 from sckn.superres.scores import SCORE_COLUMNS, SCORES, score_rows
-from sckn.superres.side_by_side import SIDE_BY_SIDE, details
+from sckn.superres.side_by_side import SIDE_BY_SIDE, crops
 from sckn.training.report_parts import (
     MADE_AGAIN,
     first_filters,
@@ -45,7 +45,7 @@ def write_upscaling_report(run: Path, photos: Mapping[str, Tensor] | None = None
     parts = [*_held_out(run), *_test_sets(run, config), *learning_curves({"the training": run})]
     if (run / MODEL).is_file():
         upscaler = load_upscaler(run / MODEL, device)
-        for name, content in (details(upscaler, photos) if photos else {}).items():
+        for name, content in (crops(upscaler, photos) if photos else {}).items():
             keep_file(run / CROPS / f"{Path(name).with_suffix('').as_posix().replace('/', '-')}.png", content)
         parts += [*_details(run), *first_filters(upscaler.model.network)]
     return write_run_page(run, config, parts)

@@ -20,16 +20,15 @@ from tqdm import tqdm
 
 from sckn.checkpoint import load_upscaler
 from sckn.clock import Clock
-from sckn.model import KernelModel
 from sckn.network import CKN
 from sckn.precision import precision
 from sckn.superres.bsds500 import read_bsds500
 from sckn.superres.evaluation import Quality, cropped_to_multiple, mean_quality, measure_upscaling
 from sckn.superres.experiment import UpscalingExperiment, obstacle_to_start
 from sckn.superres.imresize import imresize
-from sckn.superres.patch_source import PatchSource, Units, every_shift
+from sckn.superres.patch_source import PatchSource, every_shift
 from sckn.superres.report import write_upscaling_report
-from sckn.superres.upscaler import Upscaler, UpscalerConfig
+from sckn.superres.upscaler import Upscaler
 from sckn.training.experiment import peak_memory
 from sckn.training.run_files import FIGURES, LAST, read_history, write_json
 from sckn.training.runs import RunFolder
@@ -130,7 +129,7 @@ def run_upscaling(
         else None,
     )
     clock.lap("training, this process")
-    upscaler = in_grey_levels(result.model, experiment.upscaler, source.units)
+    upscaler = source.upscaler(result.model)
     store.finish(upscaler, result.closing_seconds)
     quality = bicubic = None
     if others:
@@ -168,12 +167,6 @@ def as_taught(photos: dict[str, Tensor], teacher: Upscaler, *, progress: bool = 
     bar = tqdm(photos.items(), desc="teaching", unit="photo", disable=None if progress else True)
     small_images = ((name, imresize(cropped_to_multiple(photo.to(device), scale).float(), 1 / scale)) for name, photo in bar)
     return {name: teacher.upscale_luminance(small) for name, small in small_images}
-
-
-def in_grey_levels(model: KernelModel, config: UpscalerConfig, units: Units) -> Upscaler:
-    """The upscaler of a model that learned detail and targets divided by these units."""
-    scaled = KernelModel(model.network, model.weights * units.target, model.bias * units.target, per_pixel=True)
-    return Upscaler(scaled, UpscalerConfig(config.scale, config.low_resolution, units.detail)).eval()
 
 
 def _network_to_begin_with(

@@ -3,7 +3,6 @@
 import glob
 import math
 import os
-import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,7 +13,7 @@ import torch
 from tqdm import tqdm
 
 from sckn.superres.photos import SUFFIXES, checked_suffix, naming, photo_files, read_photo, write_photo
-from sckn.superres.picture import LeftOutWarning
+from sckn.superres.picture import noting_what_is_left_out
 from sckn.superres.upscaler import Upscaler
 
 __all__ = ["Job", "Outcome", "lack_of_memory_told", "plan", "upscale_file", "upscale_files"]
@@ -48,7 +47,8 @@ class Outcome:
 def plan(sources: Sequence[str], output: str) -> list[Job]:
     """Find the photographs that files, folders and patterns such as *.jpg stand for, and a place for each.
 
-    `output` is a file for a single photograph, else a folder. What would overwrite a photograph or a result is refused.
+    `output` is a file for a single photograph, else a folder. To overwrite a photograph
+    that is to be read, or to write two to one file, is refused; files of earlier runs are replaced.
     """
     if not sources:
         raise ValueError("there are no photographs to make larger; give files or folders")
@@ -81,9 +81,7 @@ def upscale_files(
         if job.problem is not None:
             yield Outcome(job.source, job.target, problem=job.problem)
             continue
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("ignore")
-            warnings.simplefilter("always", LeftOutWarning)
+        with noting_what_is_left_out() as left_out:
             size = problem = None
             try:
                 size = upscale_file(
@@ -97,7 +95,7 @@ def upscale_files(
                 )
             except (ValueError, OSError) as error:
                 problem = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        notes = tuple(f"{job.source}: {warning.message}" for warning in caught) if size else ()
+        notes = tuple(f"{job.source}: {note}" for note in left_out) if size else ()
         yield Outcome(job.source, job.target, size, problem, notes)
 
 

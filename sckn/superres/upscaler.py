@@ -8,7 +8,7 @@ nearest to that which, made smaller, is the small image again (`sckn.superres.co
 
 import itertools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -30,7 +30,7 @@ from sckn.superres.imresize import SUPPORT, imresize
 from sckn.superres.picture import AnyImage, Picture, tensor_of
 from sckn.superres.tiles import count_tiles, cover
 
-__all__ = ["Upscaler", "UpscalerConfig", "network_margin", "upscaler_for"]
+__all__ = ["Upscaler", "UpscalerConfig", "network_margin"]
 
 Image = TypeVar("Image", bound=AnyImage)
 Luminance = TypeVar("Luminance", Tensor, np.ndarray)
@@ -262,14 +262,6 @@ class Upscaler(nn.Module):
         factor = self._checked_factor(factor)
         large = self._passes(picture.luminance(), factor, self._tile_side(memory_gib, tile), progress, report)
         return picture.restored(assembled(picture, large.float(), _enlarged(picture.size, factor)))
-
-
-def upscaler_for(factor: float, upscalers: Iterable[Upscaler]) -> Upscaler:
-    """Of several the one for this factor: with the least scale that reaches it, or with the largest if none does."""
-    known = sorted(upscalers, key=lambda upscaler: upscaler.scale)
-    if not known:
-        raise ValueError("there is no upscaler to choose from; give one or more")
-    return next((upscaler for upscaler in known if upscaler.scale >= factor), known[-1])
 
 
 def _enlarged(size: torch.Size | tuple[int, int], factor: float) -> tuple[int, int]:

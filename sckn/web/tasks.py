@@ -18,7 +18,7 @@ from sckn.classification import classify_files
 from sckn.classifier import ImageClassifier
 from sckn.image_files import FORMATS_IN_WORDS, opened_image, what_is_wrong
 from sckn.superres.photos import decoded_photo, write_photo
-from sckn.superres.picture import MODES, LeftOutWarning
+from sckn.superres.picture import MODES, noting_what_is_left_out
 from sckn.superres.upscale_files import lack_of_memory_told
 from sckn.superres.upscaler import Upscaler
 from sckn.web.limits import RefusalError
@@ -80,13 +80,11 @@ def upscale(path: str, target: str, model: str, scale: int, memory_gib: float, d
     image = _read(path)
     side = math.ceil(math.sqrt(image.width * image.height / TILES))
     tile = min(max(side, SMALLEST_TILE), LARGEST_TILE)
-    with warnings.catch_warnings(record=True) as caught, lack_of_memory_told():
-        warnings.simplefilter("ignore")
-        warnings.simplefilter("always", LeftOutWarning)
+    with noting_what_is_left_out() as notes, lack_of_memory_told():
         upscaler = _upscaler(model, device)
         large = upscaler.upscale(image, scale, memory_gib=memory_gib, tile=tile, progress=False, report=report)
     write_photo(large, target)
-    return [str(warning.message) for warning in caught]
+    return notes
 
 
 def classify(path: str, most_pixels: int, model: str, device: str) -> list[tuple[str, float]]:
