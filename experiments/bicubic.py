@@ -3,9 +3,10 @@
 python experiments/bicubic.py --data FOLDER       # FOLDER holds Set5, Set14 and Kodak
 """
 
-import argparse
 from pathlib import Path
 from time import perf_counter
+
+import tyro
 
 from sckn.results import write_result
 from sckn.superres.evaluation import evaluate_upscaling
@@ -21,21 +22,23 @@ PRINTED = {
 }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--results", type=Path, default=Path("results"))
-    settings = parser.parse_args()
+def main(data: Path, results: Path = Path("results")) -> None:
+    """PSNR and SSIM of bicubic interpolation on Set5, Set14 and Kodak, beside those that the paper prints.
+
+    Args:
+        data: Folder with the three sets.
+        results: Folder of the JSON file.
+    """
     started = perf_counter()
     sets = []
     print("factor  set      PSNR  printed     SSIM  printed")
     for (scale, name), (psnr, ssim) in PRINTED.items():
-        measured = evaluate_upscaling(settings.data / name, scale).bicubic
+        measured = evaluate_upscaling(data / name, scale).bicubic
         equal = (round(measured.psnr, 2), round(measured.ssim, 4)) == (psnr, ssim)
         print(f"x{scale}      {name:5} {measured.psnr:7.2f} {psnr:8.2f}  {measured.ssim:7.4f} {ssim:8.4f}")
         sets.append({"scale": scale, "set": name, **measured.to_dict(), "as_printed": equal})
     path = write_result(
-        settings.results,
+        results,
         name="superres-bicubic",
         dataset="Set5, Set14, Kodak",
         figures={"sets": sets},
@@ -48,4 +51,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    tyro.cli(main)

@@ -10,7 +10,6 @@ filters taken as random patches (each set holds the smaller ones) or as centroid
 It draws docs/figures/nystrom-approximation.png and writes the numbers to results/nystrom-approximation.json.
 """
 
-import argparse
 import statistics
 import time
 from dataclasses import asdict, replace
@@ -22,10 +21,12 @@ import matplotlib
 matplotlib.use("Agg")  # no display is needed
 import matplotlib.pyplot as plt
 import torch
+import tyro
 from matplotlib.axes import Axes
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
+from sckn.files import written_whole
 from sckn.gram import exact_kernel_matrix, kernel_matrix
 from sckn.kernels import Exponential, to_dict
 from sckn.kmeans import spherical_kmeans
@@ -131,25 +132,27 @@ def draw(residuals: Curves, errors: Curves, path: Path) -> None:
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False)
     left.set_ylim(1e-2, 1)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=96)
+    with written_whole(path) as temporary:
+        figure.savefig(temporary, dpi=96, format="png")
     plt.close(figure)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Error of the projection onto p filters, for p = 4 ... 256, on digits.")
-    parser.add_argument("--output", type=Path, default=ROOT / "docs" / "figures", help="folder of the figure")
-    parser.add_argument("--results", type=Path, default=ROOT / "results", help="folder of the JSON file")
-    folders = parser.parse_args()
+def main(output: Path = ROOT / "docs" / "figures", results: Path = ROOT / "results") -> None:
+    """Error of the projection onto p filters, for p = 4 ... 256, on digits.
+
+    Args:
+        output: Folder of the figure.
+        results: Folder of the JSON file.
+    """
     torch.set_num_threads(1)  # threads do not help matrices of 256 rows, and on a busy machine they wait for one another
     started = time.perf_counter()
     images = torch.tensor(load_digits(return_X_y=True)[0]).div(16).view(-1, 1, 8, 8)  # (n, 1, 8, 8), float64
     train, test = images[:TRAIN], images[-TEST:]
     residuals, errors = residual_curves(train, test), kernel_error_curves(train, test)
-    figure = folders.output / "nystrom-approximation.png"
+    figure = output / "nystrom-approximation.png"
     draw(residuals, errors, figure)
     result = write_result(
-        folders.results,
+        results,
         name="nystrom-approximation",
         dataset="scikit-learn digits, 8 x 8",
         figures={
@@ -171,4 +174,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    tyro.cli(main)

@@ -19,7 +19,7 @@ from sckn.files import written_whole
 from sckn.model import KernelModel
 from sckn.network import CKN, NetworkConfig
 from sckn.settings import true_or_false
-from sckn.shipped import SHIPPED, find_shipped
+from sckn.shipped import SHIPPED, UPSCALERS, find_shipped
 from sckn.superres.upscaler import Upscaler, UpscalerConfig
 
 __all__ = [
@@ -166,7 +166,8 @@ def load_upscaler(source: str | Path, device: torch.device | str = "cpu") -> Ups
     model = load(source, device)
     if not isinstance(model, Upscaler):
         raise CheckpointError(
-            f"{source} holds a {type(model).__name__}, but an Upscaler is needed here; train one on photographs"
+            f"{source} holds a {type(model).__name__}, but an Upscaler is needed here; give the name of one, such as "
+            f"{UPSCALERS[0]}, or the model.safetensors that its training has left"
         )
     return model
 

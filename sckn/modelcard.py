@@ -81,8 +81,9 @@ def upscaler_card(name: str, upscaler: Upscaler, scores: Mapping[str, Any] | Non
             f"or `sckn upscale PHOTO... -o OUT --model {name}`. {_size(size)}",
         ],
         data=f"{_data(result)}. It learned from {_lessons(config)}{result['photos']} of them, {config['samples']:,} patches of "
-        f"{config['patch']} x {config['patch']} pixels an epoch; {config['validation_photos'] or 'none'} were held out.",
-        recipe=f"{_training(result)} The square loss, {config['recipe']['epochs']} epochs. {_beginning(config)}",
+        f"{config['patch']} x {config['patch']} pixels an epoch{_drawing(config)}; {config['validation_photos'] or 'none'} "
+        "were held out.",
+        recipe=" ".join([_training(result), f"The square loss, {config['recipe']['epochs']} epochs.", *_beginning(config)]),
         figures=[
             f"Of luminance, by the protocol of the paper's tables, the mean of each set's images, {origin}:",
             _score_table(shown),
@@ -132,22 +133,29 @@ def _augmentation(recipe: Mapping[str, Any]) -> str:
 
 
 def _network(network: Mapping[str, Any]) -> str:
-    layers = network["layers"]
-    return f"{len(layers)} layer{'s' * (len(layers) > 1)} of {', '.join(str(layer['filters']) for layer in layers)} filters."
+    filters = [str(layer["filters"]) for layer in network["layers"]]
+    shown = filters[:1] if len(set(filters)) == 1 else filters
+    return f"{len(filters)} layer{'s' * (len(filters) > 1)} of {', '.join(shown)} filters."
 
 
-def _beginning(config: Mapping[str, Any]) -> str:
+def _beginning(config: Mapping[str, Any]) -> list[str]:
     """What the training of an upscaler began with, if not with k-means; an experiment is part of the training, and its time."""
     start = config.get("start")
     if isinstance(start, dict):
         first = f"{start['recipe']['epochs']} epochs of `{start['name']}`, {_network(start['network'])}"
-        return f"It began with a network that was trained first, in that time, too: {first}"
-    return f"It began with the filters of `{start}`, whose own training is not in that time." if start else ""
+        return [f"It began with a network that was trained first, in that time, too: {first}"]
+    return [f"It began with the filters of `{start}`, whose own training is not in that time."] if start else []
 
 
 def _lessons(config: Mapping[str, Any]) -> str:
     teacher = config.get("teacher")
     return f"what `{teacher}` makes of " if teacher else ""
+
+
+def _drawing(config: Mapping[str, Any]) -> str:
+    ways = ["drawn by their contrast"] * bool(config.get("contrast_power"))
+    ways += ["with the grid of small pixels in every place"] * bool(config.get("every_shift"))
+    return "".join(f", {way}" for way in ways)
 
 
 def _seeds(result: Mapping[str, Any]) -> str:

@@ -178,6 +178,15 @@ def test_the_card_says_who_taught_a_network() -> None:
     assert "It learned from what `superres-x2` makes of 474 of them," in upscaler_card("x", tiny_upscaler(), None, taught, 1)
 
 
+def test_the_card_says_how_patches_are_drawn_and_names_equal_layers_once() -> None:
+    given = upscaling_result()
+    settings = {"contrast_power": 1.0, "every_shift": True, "network": {"layers": [{"filters": 4}] * 3}}
+    card = upscaler_card("x", tiny_upscaler(), None, {**given, "config": {**given["config"], **settings}}, 1)
+    assert "an epoch, drawn by their contrast, with the grid of small pixels in every place; 25 were held out." in card
+    assert "3 layers of 4 filters." in card
+    assert not [line for line in card.splitlines() if line.endswith(" ")]
+
+
 def test_an_upscaler_whose_own_file_was_measured() -> None:
     measured = {**FIGURES, "psnr": {"Set5": 36.11, "Set14": 32.4, "Kodak": 33.3}}
     unscored = {name: value for name, value in upscaling_result(validation=None, bicubic=None).items() if name not in FIGURES}

@@ -1,7 +1,6 @@
 """Super-resolution at the command line: training, evaluation, and all that can be given wrong."""
 
 import json
-import sys
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from test_using_models import printed, sentence
 from tiny_classifier import files_in, tiny_classifier
 from tiny_upscaler import tiny_upscaler
 
-from sckn import Upscaler, cli, load, save
+from sckn import Upscaler, load, save
 from sckn.processes import Processes
 from sckn.superres.consistency import least_image
 from sckn.superres.evaluation import evaluate_upscaling
@@ -212,22 +211,6 @@ def test_a_photograph_is_made_larger(
         expected = tiny_upscaler(scale, weight).upscale(np.asarray(photo), factor)
         assert np.abs(np.asarray(large).astype(int) - expected).max() <= 1
     assert files_in(models) == {"models", "photo.png", "large.png"}
-
-
-def test_the_fast_model_takes_the_place_of_one_that_is_not_here(
-    models: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("sckn.shipped.IN_PACKAGE", models / "nowhere")
-    monkeypatch.setattr("sckn.shipped.IN_REPOSITORY", models / "nowhere")
-    (models / "models" / "superres-x2.safetensors").unlink()
-    monkeypatch.setattr(sys, "argv", ["sckn", "upscale", "photo.png", "-o", "large.png"])
-    cli.main()
-    output = capsys.readouterr()
-    assert output.err == "sckn: the model superres-x2 is not here; superres-x2-fast takes its place\n"
-    assert output.out == "large.png: 120 x 96 pixels\n"
-    first = Path("large.png").read_bytes()
-    assert printed(capsys, monkeypatch, "upscale", "photo.png", "-o", "again.png", "--fast") == "again.png: 120 x 96 pixels\n"
-    assert Path("again.png").read_bytes() == first
 
 
 def test_a_broken_photograph_does_not_hold_up_the_others(

@@ -45,7 +45,7 @@ def train(
     Args:
         experiment: TOML file.
         data: Folder or archive of the data set as its site hands it out.
-        run: Folder for checkpoints, metrics and curves of a training with labels; runs/NAME by default.
+        run: Folder for checkpoints, metrics and curves; runs/NAME by default. Not for trainings without labels.
         resume: Go on with the run in that folder where it was interrupted.
         validation_only: Choose on validation, but neither train on all images nor look at the test set.
         tensorboard: Write TensorBoard events into the run folder, too.

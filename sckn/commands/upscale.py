@@ -11,7 +11,7 @@ from sckn.commands.endings import fail
 from sckn.commands.options import Device, chosen_device
 from sckn.data.folder import printable
 from sckn.settings import real_number
-from sckn.shipped import find_shipped, upscaler_name
+from sckn.shipped import upscaler_name
 from sckn.superres.upscale_files import plan, upscale_files
 from sckn.training.run_files import model_file
 
@@ -46,7 +46,7 @@ def upscale(
         raise ValueError("--fast chooses among the models of sckn; give it or --model, not both")
     jobs = plan(photos, output)
     factor = None if scale is None else real_number("scale", scale, above=1)
-    source = _model_for(factor or 2, fast) if model is None else model_file(model)
+    source = upscaler_name(factor or 2, fast=fast) if model is None else model_file(model)
     upscaler = load_upscaler(source, chosen_device(device))
     problems = 0
     for outcome in upscale_files(upscaler, jobs, factor, memory_gib=memory, tile=tile):
@@ -60,14 +60,3 @@ def upscale(
         fail(f"{problems} of {len(jobs)} photos could not be made larger")
     if problems:
         sys.exit(1)
-
-
-def _model_for(factor: float, fast: bool) -> str:
-    """Its name. Where only its fast form is here, that one, which is told."""
-    name, fast_form = upscaler_name(factor), upscaler_name(factor, fast=True)
-    if fast:
-        return fast_form
-    if find_shipped(name) is None and find_shipped(fast_form) is not None:
-        tqdm.write(f"sckn: the model {name} is not here; {fast_form} takes its place", file=sys.stderr)
-        return fast_form
-    return name

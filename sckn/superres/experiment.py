@@ -46,11 +46,11 @@ class UpscalingExperiment:
     regularization: lambda, of features and targets scaled to mean squares that do not depend on the photographs.
     validation_photos: how many photographs are held out, evenly spread over all; 0 trains on all of them.
     validation_samples: patches of these, on which each epoch is judged.
-    start: an upscaler of the same layers with as many filters or fewer, with whose filters and learned alphas training begins
-        (see `widen`), by its name or file; or the experiment that trains it first, in TOML its file beside this one, such as
+    start: with whose filters and learned alphas training begins: the name or file of an upscaler with the same layers and no
+        more filters (see `widen`), or an experiment that is trained first, in TOML its file beside this one, such as
         "narrow.toml". Empty begins with filters of k-means.
-    teacher: an upscaler of the same factor, by its name or file, whose results on the photographs that are learned from take
-        the place of these; those held out stay as they are. Empty learns from photographs.
+    teacher: name or file of an upscaler of the same factor; targets are then its results on the photographs that are learned
+        from, instead of these. Photographs held out stay as they are. Empty learns from photographs.
     kmeans_samples: patches from which k-means learns. patches, iterations: of k-means, for each layer.
     batch_size: samples encoded at a time in that. seed: of all that is random.
     """

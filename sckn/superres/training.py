@@ -11,6 +11,7 @@ protocol of evaluation, the final model; test sets play no part. Beside the file
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ from sckn.training.supervised import train_supervised
 from sckn.training.unsupervised import fit_unsupervised
 from sckn.training.widening import widen
 
-__all__ = ["UpscalingReport", "held_out", "run_upscaling"]
+__all__ = ["UpscalingReport", "as_taught", "held_out", "run_upscaling"]
 
 # Folder, in that of a run, of the training that it begins with.
 START = "start"
@@ -96,13 +97,15 @@ def run_upscaling(
         clock.lap("what it begins with")
     photos = read_bsds500(folder)
     kept, others = held_out(photos, experiment.validation_photos)
-    settings: dict[str, Any] = {"patch": experiment.patch, "margin": experiment.margin, "device": device}
+    patches_of = partial(
+        PatchSource, config=experiment.upscaler, patch=experiment.patch, margin=experiment.margin, device=device
+    )
     learned_from = every_shift(kept, experiment.scale) if experiment.every_shift else kept
     if teacher is not None:
         say(f"{experiment.name}: learning from what {experiment.teacher} makes of {len(learned_from)} photographs")
         learned_from = as_taught(learned_from, teacher)
-    source = PatchSource(learned_from, experiment.upscaler, **settings, contrast_power=experiment.contrast_power)
-    validation = PatchSource(others, experiment.upscaler, **settings, units=source.units) if others else None
+    source = patches_of(learned_from, contrast_power=experiment.contrast_power)
+    validation = patches_of(others, units=source.units) if others else None
     clock.lap("photographs")
     store = RunFolder.open(run, experiment.to_dict(), resume=resume, tensorboard=tensorboard)
     images, targets = source.draw(experiment.samples, experiment.seed)
@@ -159,9 +162,10 @@ def held_out(photos: dict[str, Tensor], count: int) -> tuple[dict[str, Tensor], 
 
 
 def as_taught(photos: dict[str, Tensor], teacher: Upscaler, *, progress: bool = True) -> dict[str, Tensor]:
-    """What the teacher makes of each photograph (H, W) made smaller, in floating point; made smaller again, it is the same.
+    """What the teacher makes of each photograph (H, W) after it was made smaller, in floating point. Both become the same small
+    image.
 
-    Of a photograph much is lost that nobody can know, and pulls each step another way; what a teacher says can be learned.
+    Details that nobody can know from that act as noise in the gradients; the teacher's images have none of them.
     """
     scale, device = teacher.scale, teacher.model.weights.device
     bar = tqdm(photos.items(), desc="teaching", unit="photo", disable=None if progress else True)
@@ -217,9 +221,15 @@ def _find_first_filters(network: CKN, images: Tensor, experiment: UpscalingExper
     if start is not None:
         widen(network, start.to(images.device), seed=experiment.seed)
         return
-    settings: dict[str, Any] = {name: getattr(experiment, name) for name in ("patches", "iterations", "batch_size", "seed")}
     with precision(experiment.recipe.precision, images.device):
-        fit_unsupervised(network, images[: experiment.kmeans_samples], **settings)
+        fit_unsupervised(
+            network,
+            images[: experiment.kmeans_samples],
+            patches=experiment.patches,
+            iterations=experiment.iterations,
+            batch_size=experiment.batch_size,
+            seed=experiment.seed,
+        )
 
 
 def _mean_quality(photos: dict[str, Tensor], scale: int, upscale: Callable[[Tensor], Tensor] | None) -> Quality:
