@@ -53,13 +53,12 @@ def one_sentence() -> Iterator[None]:
 
 
 @contextmanager
-def resumable(folder: Path | None) -> Iterator[None]:
-    """An interrupt, told with how to go on, where there is a run folder."""
+def resumable(folder: Path) -> Iterator[None]:
+    """An interrupt, told with how to go on."""
     try:
         yield
     except KeyboardInterrupt as stop:
-        hint = [] if folder is None else [f"what was finished is in {folder}, go on with --resume"]
-        raise type(stop)(*hint) from None
+        raise type(stop)(f"what was finished is in {folder}, go on with --resume") from None
 
 
 def _stop(number: int, _: object) -> None:

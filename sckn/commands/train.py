@@ -8,16 +8,17 @@ from pathlib import Path
 from time import perf_counter
 from typing import Annotated, Any
 
+import torch
 import tyro
 
 from sckn.commands.endings import resumable
 from sckn.commands.options import Device, chosen_device
 from sckn.files import remove_leftovers
 from sckn.freed_memory import keep_freed_memory
-from sckn.processes import joined_processes, own_device
+from sckn.processes import Processes, joined_processes, own_device
 from sckn.results import write_result
 from sckn.superres.experiment import UpscalingExperiment, is_upscaling_experiment
-from sckn.superres.training import UpscalingReport, run_upscaling
+from sckn.superres.training import run_upscaling
 from sckn.training.experiment import Experiment, SeedReport
 from sckn.training.run_files import MODEL, code_versions, machines
 from sckn.training.with_labels import run_with_labels
@@ -59,51 +60,91 @@ def train(
         keep_freed_memory()
     if results.exists() and not results.is_dir():  # before the work, not after it
         raise ValueError(f"{results} is not a folder; give a folder for the result with --results")
-    folder = Path("runs") / settings.name if run is None else run
     write = partial(_write_result, results, settings, command=f"sckn train {experiment} --data DIR --device {device}")
+    folder = Path("runs") / settings.name if run is None else run
     if isinstance(settings, UpscalingExperiment):
         if validation_only:
             raise ValueError("photographs held out alone judge the training of an upscaler; leave out --validation-only")
         with resumable(folder), joined_processes(place) as processes:
             if processes.count > 1:
                 raise ValueError(f"{experiment} trains an upscaler, in one process; start it without torchrun")
-            say = partial(print, flush=True)
-            say(f"{settings.name}: reading {data} ...")
-            report = run_upscaling(settings, data, place, folder, resume=resume, tensorboard=tensorboard, say=say)
-        _finish_upscaler(report, settings.seed, folder, write)
-        return
-    with resumable(folder if settings.recipe else None), joined_processes(place) as processes:
-        say = partial(print, flush=True) if processes.first else _say_nothing
-        if settings.recipe is None and (processes.count > 1 or run is not None or resume or tensorboard):
-            raise ValueError(
-                f"{experiment} trains without labels, in one process and without a run folder; "
-                "leave out --run, --resume and --tensorboard"
-            )
-        say(f"{settings.name}: reading {data}, preparing the images, then {len(settings.seeds)} run(s) ...")
-        if settings.recipe is None:
-            reports = run_without_labels(settings, data, place, test=not validation_only)
-        else:
-            reports = run_with_labels(
-                settings,
-                data,
-                own_device(place),
-                folder,
-                resume=resume,
-                test=not validation_only,
-                tensorboard=tensorboard,
-                processes=processes,
-                say=say,
-            )
-        if not processes.first:
-            return
-    _print_seeds(reports)
-    if validation_only:
-        print("the test set was not looked at, and no result was written")
+            _train_upscaler(settings, data, place, folder, write, resume=resume, tensorboard=tensorboard)
     elif settings.recipe is None:
-        _finish_classifier(reports, perf_counter() - started, write)
+        with joined_processes(place) as processes:
+            if processes.count > 1 or run is not None or resume or tensorboard:
+                raise ValueError(
+                    f"{experiment} trains without labels, in one process and without a run folder; "
+                    "leave out --run, --resume and --tensorboard"
+                )
+            _train_without_labels(settings, data, place, started, write, test=not validation_only)
     else:
+        with resumable(folder), joined_processes(place) as processes:
+            options = {"resume": resume, "tensorboard": tensorboard, "test": not validation_only}
+            _train_with_labels(settings, data, place, folder, write, processes, **options)
+
+
+def _train_upscaler(
+    experiment: UpscalingExperiment,
+    data: Path,
+    device: torch.device,
+    run: Path,
+    write: Callable[..., Path],
+    *,
+    resume: bool,
+    tensorboard: bool,
+) -> None:
+    """Figures of the result are those of photographs held out; test sets are for `score_upscaler`."""
+    say = partial(print, flush=True)
+    say(f"{experiment.name}: reading {data} ...")
+    report = run_upscaling(experiment, data, device, run, resume=resume, tensorboard=tensorboard, say=say)
+    seconds = sum(sum(record["seconds"].values()) for record in (*report.earlier, *report.history))
+    path = write(figures=report.figures(), seeds=[experiment.seed], seconds=seconds, **_origin(run))
+    ours, plain = report.validation, report.bicubic
+    if ours is not None and plain is not None:
+        print(f"held out: PSNR {ours.psnr:.2f} (bicubic {plain.psnr:.2f}), SSIM {ours.ssim:.4f} (bicubic {plain.ssim:.4f})")
+    print(f"written to {path}; the model is {run / MODEL}")
+
+
+def _train_without_labels(
+    experiment: Experiment, data: Path, device: torch.device, started: float, write: Callable[..., Path], *, test: bool
+) -> None:
+    _say_what_begins(experiment, data, partial(print, flush=True))
+    reports = run_without_labels(experiment, data, device, test=test)
+    _finish_classifier(reports, perf_counter() - started, write, test=test)
+
+
+def _train_with_labels(
+    experiment: Experiment,
+    data: Path,
+    device: torch.device,
+    run: Path,
+    write: Callable[..., Path],
+    processes: Processes,
+    *,
+    resume: bool,
+    tensorboard: bool,
+    test: bool,
+) -> None:
+    say = partial(print, flush=True) if processes.first else _say_nothing
+    _say_what_begins(experiment, data, say)
+    reports = run_with_labels(
+        experiment,
+        data,
+        own_device(device),
+        run,
+        resume=resume,
+        test=test,
+        tensorboard=tensorboard,
+        processes=processes,
+        say=say,
+    )
+    if processes.first:
         seconds = sum(sum(report.seconds.values()) for report in reports)
-        _finish_classifier(reports, seconds, partial(write, **_origin(folder)))
+        _finish_classifier(reports, seconds, partial(write, **_origin(run)), test=test)
+
+
+def _say_what_begins(experiment: Experiment, data: Path, say: Callable[[str], None]) -> None:
+    say(f"{experiment.name}: reading {data}, preparing the images, then {len(experiment.seeds)} run(s) ...")
 
 
 def _write_result(results: Path, settings: Experiment | UpscalingExperiment, **content: Any) -> Path:
@@ -112,26 +153,16 @@ def _write_result(results: Path, settings: Experiment | UpscalingExperiment, **c
     return write_result(results, name=settings.name, dataset=settings.dataset, config=settings.to_dict(), **content)
 
 
-def _finish_upscaler(report: UpscalingReport, seed: int, run: Path, write: Callable[..., Path]) -> None:
-    """Figures of the result are those of photographs held out; test sets are for `score_upscaler`."""
-    path = write(
-        figures=report.figures(),
-        seeds=[seed],
-        seconds=sum(sum(record["seconds"].values()) for record in (*report.earlier, *report.history)),
-        **_origin(run),
-    )
-    ours, plain = report.validation, report.bicubic
-    if ours is not None and plain is not None:
-        print(f"held out: PSNR {ours.psnr:.2f} (bicubic {plain.psnr:.2f}), SSIM {ours.ssim:.4f} (bicubic {plain.ssim:.4f})")
-    print(f"written to {path}; the model is {run / MODEL}")
-
-
 def _origin(run: Path) -> dict[str, Any]:
     """By which code and on which machine a run was made, from all its processes."""
     return {"measured_by": "; ".join(code_versions(run)), "measured_on": machines(run)}
 
 
-def _finish_classifier(reports: list[SeedReport], seconds: float, write: Callable[..., Path]) -> None:
+def _finish_classifier(reports: list[SeedReport], seconds: float, write: Callable[..., Path], *, test: bool) -> None:
+    _print_seeds(reports)
+    if not test:
+        print("the test set was not looked at, and no result was written")
+        return
     errors = [report.test_error for report in reports if report.test_error is not None]
     mean, deviation = statistics.mean(errors), statistics.stdev(errors) if len(errors) > 1 else None
     path = write(
