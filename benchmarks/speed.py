@@ -74,7 +74,6 @@ def step_of_training(network: CKN, samples: Samples, batch: int, name: Precision
     network.train()
     with torch.no_grad():
         network.inverse_roots()
-    step.ready(scale=1.0)
     return step
 
 
@@ -84,9 +83,8 @@ def kernel_step(filters: int, batch: int, name: Precision, device: torch.device,
     samples = random_samples(2 * batch, device)
     step = step_of_training(kind(paper_network(filters)).to(device), samples, batch, name)
     index = torch.arange(batch, device=device)
-    for base, rate in step._rates:
-        rate.fill_(base / 100)  # nothing is to be learned
-    return lambda: step._batch_step(index, None, batch)
+    step.set_rates(0.01)  # nothing is to be learned
+    return lambda: step.step(index, None, batch)
 
 
 def plain_step(filters: int, batch: int, samples: Samples, index: Tensor, *, compiled: bool = False) -> Callable[[], object]:

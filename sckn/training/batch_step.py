@@ -49,7 +49,7 @@ class BatchStep:
         loss: Loss,
         optimizer: SphereSGD,
         *,
-        scale: float,
+        scale: float = 1.0,
         shift: int = 0,
         sharpness: float = 0.0,
         average: IterateAverage | None = None,

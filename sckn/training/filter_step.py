@@ -66,6 +66,18 @@ class FilterStep:
         self.sample_gradients = 0  # of all epochs
         if saved is not None:
             self._load(saved)
+        self._batch_step = BatchStep(
+            network,
+            self.weights,
+            samples,
+            self.active,
+            recipe.loss_function,
+            self.optimizer,
+            shift=recipe.shift,
+            sharpness=recipe.sharpness,
+            average=self.average,
+            halves=self.halves,
+        )
 
     def _preconditioners(self, saved: dict[str, Tensor] | None) -> list[Tensor | None]:
         """Q of each layer; it belongs to the filters that training began with, so it is part of the state."""
@@ -106,21 +118,18 @@ class FilterStep:
             groups.append({"params": [self.weights], "lr": weights_rate, "sphere": False, "weight_decay": self._decay})
         return SphereSGD(groups, momentum=recipe.momentum)
 
-    def ready(self, scale: float) -> None:
-        """Once all tensors have their first values; features are multiplied by `scale`."""
-        self._batch_step = BatchStep(
-            self.network,
-            self.weights,
-            self.samples,
-            self.active,
-            self.recipe.loss_function,
-            self.optimizer,
-            scale=scale,
-            shift=self.recipe.shift,
-            sharpness=self.recipe.sharpness,
-            average=self.average,
-            halves=self.halves,
-        )
+    def multiply_features(self, scale: float) -> None:
+        """By this, before W; to be told before the first step."""
+        self._batch_step.scale = scale
+
+    def set_rates(self, part: float) -> None:
+        """The learning rates of the recipe, times `part`."""
+        for base, rate in self._rates:
+            rate.fill_(base * part)
+
+    def step(self, index: Tensor, moves: Tensor | None, batch_size: int) -> None:
+        """With the samples `index` of this process, of a batch of `batch_size` in all (see `BatchStep`)."""
+        self._batch_step(index, moves, batch_size)
 
     def epoch(self, number: int, factor: float) -> float:
         """One pass over the active samples of all processes, the learning rates times `factor`.
@@ -139,11 +148,9 @@ class FilterStep:
         self.network.train()
         with self._dropout_of_epoch(number):
             for done, batch in enumerate(batches):
-                part = factor * recipe.rate((number + done / len(batches)) / recipe.epochs)
-                for base, rate in self._rates:
-                    rate.fill_(base * part)
+                self.set_rates(factor * recipe.rate((number + done / len(batches)) / recipe.epochs))
                 own = self.active.own(batch)
-                self._batch_step(own, None if moves is None else moves[own], len(batch))
+                self.step(own, None if moves is None else moves[own], len(batch))
         self.sample_gradients += len(order)
         return float(self.processes.sum(self._batch_step.total_loss)) / count
 

@@ -39,6 +39,9 @@ PATIENCE = 5
 EXPLODED = 2.0
 GAINED, LOST = 0.1, 0.9
 
+# Attributes of a training that are part of its state as they are.
+NUMBERS = ("epoch", "failures", "factor", "best_error", "at_zero")
+
 Arrays = Tensor | np.ndarray
 
 
@@ -117,6 +120,18 @@ def train_supervised(
     if validation is not None:
         settings: dict[str, Any] = {"classification": recipe.classifies, "classes": samples.targets.shape[1]}
         held_out = Samples.checked(*validation, like=like, **settings, processes=processes)
+    _refuse_what_cannot_work(network, samples, held_out, recipe, renewed=renew is not None)
+    with precision(recipe.precision, like.device):
+        store = store if processes.first else None
+        saved = processes.broadcast(store.load_state() if store is not None else None)
+        seed = whole_number("seed", seed, least=0)
+        training = _Alternation(network, samples, held_out, recipe, regularization, seed, saved, renew)
+        return training.run(store, progress and processes.first)
+
+
+def _refuse_what_cannot_work(
+    network: CKN, samples: Samples, held_out: Samples | None, recipe: Recipe, *, renewed: bool
+) -> None:
     for name, given in (("to train on", samples), ("for validation", held_out)):
         if given is not None and given.total() == 0:
             raise ValueError(f"there are no images {name}")
@@ -127,15 +142,9 @@ def train_supervised(
     if samples.per_pixel and recipe.cross_fitting:
         raise ValueError("cross_fitting is for targets of whole images, not of their pixels; set cross_fitting = False")
     remembers = recipe.active_set or recipe.cross_fitting or recipe.solver == "miso"
-    if renew is not None and (remembers or recipe.schedule == "halving"):
+    if renewed and (remembers or recipe.schedule == "halving"):
         needed = 'active_set = False, cross_fitting = False, solver = "lbfgs" and another schedule than "halving"'
         raise ValueError(f"renew needs {needed} in the recipe")
-    with precision(recipe.precision, like.device):
-        store = store if processes.first else None
-        saved = processes.broadcast(store.load_state() if store is not None else None)
-        seed = whole_number("seed", seed, least=0)
-        training = _Alternation(network, samples, held_out, recipe, regularization, seed, saved, renew)
-        return training.run(store, progress and processes.first)
 
 
 class _Alternation:
@@ -186,7 +195,7 @@ class _Alternation:
         else:
             self.linear_step = LinearStep(recipe, regularization, saved.numbers["scale"])
             self._load(saved)
-        self.filter_step.ready(self.linear_step.scale)
+        self.filter_step.multiply_features(self.linear_step.scale)
 
     def _feature_width(self, samples: Samples) -> int:
         channels, *size = samples.images.shape[1:]
@@ -433,7 +442,7 @@ class _Alternation:
         tensors |= {"weights": self.linear.weights, "averaged_weights": self.averaged_linear.weights}
         duals = {"dual": self.linear.dual, "averaged_dual": self.averaged_linear.dual}
         tensors |= {name: dual for name, dual in duals.items() if dual is not None}
-        numbers = {name: getattr(self, name) for name in ("epoch", "failures", "factor", "best_error", "at_zero")}
+        numbers = {name: getattr(self, name) for name in NUMBERS}
         numbers |= {"sample_gradients": self.filter_step.sample_gradients, "scale": self.linear_step.scale}
         return TrainingState(
             tensors | self.filter_step.tensors(), {**numbers, "objective": self.linear.objective, "settings": self.settings}
@@ -446,7 +455,7 @@ class _Alternation:
         self._keep(LinearModel(weights, numbers["objective"], math.nan, 0, tensors.get("dual")))
         self.averaged_linear = LinearModel(averaged, math.nan, math.nan, 0, tensors.get("averaged_dual"))
         self.filter_step.sample_gradients = numbers["sample_gradients"]
-        for name in ("epoch", "failures", "factor", "best_error", "at_zero"):
+        for name in NUMBERS:
             setattr(self, name, numbers[name])
 
 
