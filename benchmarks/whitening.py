@@ -11,7 +11,7 @@ import tyro
 from measuring import DEVICE, RESULTS, Report, in_turns
 from threadpoolctl import threadpool_limits
 
-from sckn.images import local_whitening
+from sckn.whitening import local_whitening
 
 PATCH, POWER = 3, 0.25
 MOST_BY_NUMPY = 200

@@ -6,7 +6,6 @@ from sckn.classifier import ImageClassifier
 from sckn.estimators import CKNClassifier, CKNRegressor, CKNTransformer
 from sckn.export.onnx_file import export_onnx
 from sckn.gram import ImageKernel, exact_kernel_matrix, exact_layer_kernel, kernel_matrix
-from sckn.images import local_whitening
 from sckn.layer import KernelLayer, LayerConfig
 from sckn.model import KernelModel
 from sckn.network import CKN, NetworkConfig
@@ -18,6 +17,7 @@ from sckn.training.sphere import SphereSGD
 from sckn.training.supervised import TrainingDivergedError, TrainingResult, train_supervised
 from sckn.training.unsupervised import encode, encoded_batches, fit_unsupervised
 from sckn.version import __version__
+from sckn.whitening import local_whitening
 
 __all__ = [
     "CKN",

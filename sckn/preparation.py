@@ -6,8 +6,8 @@ from typing import Any, Self
 from torch import Tensor
 
 from sckn.data.batches import floating_point
-from sckn.images import local_whitening
 from sckn.settings import real_number
+from sckn.whitening import local_whitening
 
 __all__ = ["Preparation"]
 

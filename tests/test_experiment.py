@@ -14,11 +14,11 @@ from torch import Tensor
 
 from sckn import cli
 from sckn.data.labelled import LabelledImages
-from sckn.images import local_whitening
 from sckn.training import experiment as experiments
 from sckn.training import without_labels as module
 from sckn.training.experiment import Experiment
 from sckn.training.without_labels import run_without_labels
+from sckn.whitening import local_whitening
 
 TOML = """
 name = "tiny"

@@ -30,7 +30,7 @@ LAYERS = (
     ("plotting",),
     ("superres.colour", "superres.deep_image", "superres.detail", "superres.imresize", "superres.picture", "superres.quality"),
     ("superres.assembly", "superres.consistency", "superres.photos", "superres.tiles"),
-    ("kernels", "pooling", "patches", "images", "data", "training.orthogonal"),
+    ("kernels", "pooling", "patches", "whitening", "data", "training.orthogonal"),
     ("inverse_root", "kmeans", "results", "preparation", "tables", "training.sphere"),
     ("nystrom", "features", "losses", "moving_frame"),
     ("lbfgs", "miso"),
@@ -143,7 +143,7 @@ def test_the_network_knows_nothing_of_training_data_or_estimators() -> None:
 
 
 def test_data_and_tools_know_nothing_of_training_or_estimators() -> None:
-    tools = {"data", "features", "files", "images", "lbfgs", "linear", "losses", "results"}
+    tools = {"data", "features", "files", "lbfgs", "linear", "losses", "results", "whitening"}
     wrong = [
         f"{name} imports {target}"
         for name in PATHS

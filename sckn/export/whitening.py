@@ -8,7 +8,7 @@ tournament does in which all players but the first move on by one chair. The res
 import numpy as np
 
 from sckn.export.graph import Graph, Value
-from sckn.images import CONSTANT_TOLERANCE, RANK_TOLERANCE
+from sckn.whitening import CONSTANT_TOLERANCE, RANK_TOLERANCE
 
 __all__ = ["whitened"]
 
@@ -19,7 +19,7 @@ OFF_DIAGONAL = 3e-15
 
 
 def whitened(graph: Graph, images: Value, channels: int, size: int, power: float) -> Value:
-    """As `sckn.images.local_whitening` of images (B, channels, size, size); computed in float64, of the type of the images."""
+    """As `sckn.whitening.local_whitening` of images (B, channels, size, size), in float64; the result is of their type."""
     places = size - PATCH + 1
     offsets = [(row, column) for row in range(PATCH) for column in range(PATCH)]
     exact = images.cast(np.float64)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sckn.images import local_whitening
+from sckn.whitening import local_whitening
 
 
 def naive_whitening(image: np.ndarray, patch: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""What is done to images before the network sees them."""
+"""Local whitening of images, as the paper does it before the network sees them."""
 
 import torch
 import torch.nn.functional as F
