@@ -29,6 +29,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from sckn.capture import capturing
 from sckn.fused import products as fused
 from sckn.fused import split_products
 from sckn.fused.split_products import Split
@@ -37,7 +38,6 @@ from sckn.precision import full_precision
 __all__ = [
     "Gradient",
     "InverseRoot",
-    "capturing",
     "identity_like",
     "inverse_square_root",
     "iterations_in_graphs",
@@ -83,11 +83,6 @@ ROOM = 16
 NEAR = 0.1
 
 
-def capturing(tensor: Tensor) -> bool:
-    """Whether a CUDA graph records what is done with this tensor now."""
-    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
-
-
 def inverse_square_root(gram: Tensor, method: InverseRoot = "eigh", gradient: Gradient = "exact") -> Tensor:
     """K^(-1/2) for symmetric positive definite matrices K (..., p, p), differentiable once.
 
@@ -114,7 +109,7 @@ def _symmetric(matrix: Tensor) -> Tensor:
 class _ByEigenvectors(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, gram: Tensor, gradient: Gradient) -> Tensor:
-        if capturing(gram):
+        if capturing(gram.device):
             raise ValueError(
                 "a CUDA graph cannot hold an eigendecomposition; set inverse_root='newton_schulz' or 'moving_frame'"
             )
@@ -193,10 +188,10 @@ def _newton_schulz(gram: Tensor) -> tuple[tuple[Tensor, Tensor], int]:
         Y = _product(Y, product, cubic, Y, linear, symmetric=True)
         return (Y, _product(product, Z, cubic, Z, linear, symmetric=True)), product
 
-    if not capturing(gram) and not bool(torch.isfinite(gram).all()):
+    if not capturing(gram.device) and not bool(torch.isfinite(gram).all()):
         raise ValueError(NOT_FINITE)
     (Y, Z), count = _iterations(start, step, gram)
-    if not capturing(gram) and bool((_largest(Z).square() >= 1 / torch.finfo(Z.dtype).eps).any()):
+    if not capturing(gram.device) and bool((_largest(Z).square() >= 1 / torch.finfo(Z.dtype).eps).any()):
         raise ValueError(SINGULAR)  # rounding alone made the smallest eigenvalue what it is, and perhaps positive
     if not split_products.applies(gram):  # those are symmetric to the last digit
         Y, Z = _symmetric(Y), _symmetric(Z)
@@ -210,11 +205,11 @@ def lyapunov(S: Tensor, A: Tensor, G: Tensor) -> Tensor:
     sum of 2s B^k U A G A U B^k over all k, of which every step doubles the number of terms. U is found by Schulz's iteration,
     and s U A is A - U.
     """
-    if not capturing(S) and not bool(torch.isfinite(S).all()):
+    if not capturing(S.device) and not bool(torch.isfinite(S).all()):
         raise ValueError(NOT_FINITE)
     largest, smallest = _bound(S), 1 / _bound(A)  # of the eigenvalues of S
     shift = (largest * smallest).sqrt()  # B is smallest for this
-    if capturing(S):
+    if capturing(S.device):
         steps = max(LEAST_DOUBLINGS, _in_graphs - ITERATIONS_MORE)
     else:
         steps = _doublings(float((largest / smallest).max()), S.dtype)
@@ -331,7 +326,7 @@ def _iterations(start: Callable[[float, float], State], step: Step, gram: Tensor
     state = start(*first)
     for linear, cubic in others:
         state, _ = step(state, linear, cubic)
-    if capturing(gram):
+    if capturing(gram.device):
         state, count = _fixed_iterations(step, state)
     else:
         state, count = _counted_iterations(step, state, torch.finfo(gram.dtype).eps)
@@ -407,6 +402,6 @@ def identity_like(matrix: Tensor) -> Tensor:
     if identity is None:
         with torch.inference_mode(False):  # an inference tensor could not be used in training later
             identity = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
-        if not capturing(matrix):  # a graph may use its memory for other things
+        if not capturing(matrix.device):  # a graph may use its memory for other things
             _identities[key] = identity
     return identity

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from sckn.cache import parts_in_cache
+from sckn.capture import capturing
 from sckn.fused import exponential
 from sckn.settings import check_names, real_number, true_or_false, whole_number
 
@@ -132,7 +133,8 @@ class _OfLine(torch.autograd.Function):
         ctx: Any, u: Tensor, scale: Tensor, shift: Tensor, largest: float | Tensor, kernel: type["WithAlpha"]
     ) -> Tensor:
         value = torch.empty_like(u, dtype=torch.promote_types(u.dtype, scale.dtype))
-        bound = float(largest) if u.device.type == "cpu" else largest  # a processor compares with a number far faster
+        readable = u.device.type == "cpu" and not capturing(u.device)
+        bound = float(largest) if readable else largest  # a processor compares with a number far faster
         for line, seen, slope, start in parts_in_cache(value, u, scale, shift):
             kernel._of_line_(line.copy_(seen).mul_(slope), start, bound)  # in one type: a product of two is slow
         ctx.save_for_backward(u, scale, shift, value)

@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sckn.inverse_root import Gradient, InverseRoot, capturing, inverse_square_root
+from sckn.capture import capturing
+from sckn.inverse_root import Gradient, InverseRoot, inverse_square_root
 from sckn.kernels import Exponential, Kernel, WithAlpha
 from sckn.moving_frame import moving_frame
 from sckn.nystrom import filter_gram, unit_rows
@@ -139,7 +140,7 @@ class KernelLayer(nn.Module):
 
     def cached_root(self) -> Tensor | None:
         """B as last computed, if it may be used now: in eval mode, without gradients, the parameters unchanged."""
-        if self.training or torch.is_grad_enabled() or not self._cached_for or capturing(self.filters):
+        if self.training or torch.is_grad_enabled() or not self._cached_for or capturing(self.filters.device):
             return None
         # By value: a version counter does not see assignments through `.data`.
         same = all(
@@ -153,7 +154,7 @@ class KernelLayer(nn.Module):
         if self.training:
             if self.frame is not None:
                 self.frame.copy_(root.detach())
-        elif not torch.is_grad_enabled() and not capturing(root):  # what a graph captures has no value yet
+        elif not torch.is_grad_enabled() and not capturing(root.device):  # what a graph captures has no value yet
             self._cached_for = tuple(tensor.detach().clone() for tensor in self._own_state())
             self._cached_root = root
 

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sckn.inverse_root import SINGULAR, capturing, identity_like, newton_schulz
+from sckn.capture import capturing
+from sckn.inverse_root import SINGULAR, identity_like, newton_schulz
 from sckn.precision import full_precision
 
 __all__ = ["moving_frame"]
@@ -32,7 +33,7 @@ def moving_frame(gram: Tensor, frame: Tensor) -> Tensor:
     frame = frame.detach().to(gram.dtype, copy=True)  # the caller may overwrite his own before the backward pass
     deviation = _deviation(gram, frame)
     steps = FRAME_STEPS
-    if not capturing(gram):
+    if not capturing(gram.device):
         distance = _distance(deviation)  # (...)
         farthest = float(distance.max())
         if not farthest < AFRESH:

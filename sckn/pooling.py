@@ -9,6 +9,7 @@ import math
 import torch
 from torch import Tensor
 
+from sckn.capture import capturing
 from sckn.fused import pooling as fused
 
 __all__ = ["PAPER_WIDTH", "gaussian_pool", "pooled_size", "pooling_matrix"]
@@ -58,16 +59,15 @@ def _cached_matrix(size: int, factor: float, width: float, dtype: torch.dtype, d
     """`pooling_matrix`, made once for each dtype and device."""
     key = (size, factor, width, dtype, device)
     matrix = _matrices.get(key)
-    capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
     if matrix is None:
-        if capturing:
+        if capturing(device):
             raise RuntimeError("run the network once on maps of this size before a CUDA graph captures it")
         with torch.inference_mode(False):  # a cached inference tensor could not be used in training later
             matrix = pooling_matrix(size, factor, width).to(device, dtype)
         if len(_matrices) >= MOST_MATRICES:
             _matrices.pop(next(iter(_matrices)), None)
         _matrices[key] = matrix
-    if capturing:
+    if capturing(device):
         _captured[key] = matrix
     return matrix
 

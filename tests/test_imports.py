@@ -19,6 +19,7 @@ LAYERS = (
         "extras",
         "freed_memory",
         "cache",
+        "capture",
         "fused",
         "precision",
         "processes",

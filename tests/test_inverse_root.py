@@ -12,6 +12,7 @@ from scipy.linalg import fractional_matrix_power, solve_continuous_lyapunov, sqr
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from sckn.capture import capturing
 from sckn.fused import split_products
 from sckn.fused.split_products import Split
 from sckn.inverse_root import (
@@ -22,7 +23,6 @@ from sckn.inverse_root import (
     _fixed_iterations,
     _inversion_factors,
     _matrix,
-    capturing,
     full_precision,
     inverse_square_root,
     iterations_in_graphs,
@@ -291,12 +291,12 @@ class NoReads(TorchDispatchMode):
 def captured_value_and_gradient(gram: Tensor, G: Tensor, method: InverseRoot = "newton_schulz") -> tuple[Tensor, Tensor]:
     """As a CUDA graph would record them, on any device."""
     with pytest.MonkeyPatch.context() as patch, NoReads():
-        patch.setattr("sckn.inverse_root.capturing", lambda tensor: True)
+        patch.setattr("sckn.inverse_root.capturing", lambda device: True)
         return value_and_gradient(gram, G, method)
 
 
 def test_a_cpu_captures_nothing_and_there_values_are_read() -> None:
-    assert not capturing(torch.eye(2))
+    assert not capturing(torch.device("cpu"))
     with pytest.raises(AssertionError, match="reads a value"), NoReads():
         inverse_square_root(torch.eye(2), "newton_schulz")
 

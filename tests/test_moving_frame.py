@@ -483,8 +483,8 @@ class NoReads(TorchDispatchMode):
 
 @pytest.fixture
 def as_if_captured(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("inverse_root", "moving_frame", "layer"):
-        monkeypatch.setattr(f"sckn.{module}.capturing", lambda tensor: True)
+    for module in ("inverse_root", "moving_frame", "layer", "kernels"):
+        monkeypatch.setattr(f"sckn.{module}.capturing", lambda device: True)
 
 
 def test_without_capture_values_are_read() -> None:
