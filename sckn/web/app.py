@@ -33,8 +33,11 @@ NO_TELEMETRY: Any = {"tracing": False, "metrics": False, "logs": False, "auto_co
 DESCRIPTION = (
     "Upload a photo to get a job, watch it through its events or by asking for its status, fetch the result, and delete the "
     "job. Work that nobody asks about is stopped after some seconds, and results vanish after some minutes. Every mistake is "
-    'answered with {"detail": "one sentence"}.'
+    'answered with {"detail": "one sentence"}, but for what is no HTTP at all.'
 )
+
+EVENTS_ARE = "Lines of `data: ` and the status of the job, as GET /api/jobs/{id} has it"
+EVENTS = {"text/event-stream": {"schema": {"type": "string", "description": EVENTS_ARE}}}
 
 Photo = Annotated[UploadFile, File(description="An image file")]
 
@@ -87,7 +90,8 @@ def create_app(service: Service, names: tuple[str, ...] = ()) -> FastAPI:
 
 def _routes(service: Service) -> APIRouter:
     # the key keeps FastAPI from claiming its own form for answers with status 422
-    api = APIRouter(responses={"4XX": {"model": Problem, "description": "Any other mistake"}})
+    others = {"4XX": "Any other mistake", "5XX": "Something went wrong in the server"}
+    api = APIRouter(responses={status: {"model": Problem, "description": meaning} for status, meaning in others.items()})
     jobs, limits = service.jobs, service.limits
 
     @api.get("/health", tags=["server"])
@@ -138,7 +142,10 @@ def _routes(service: Service) -> APIRouter:
         "/jobs/{id}/events",
         tags=["photos"],
         response_class=StreamingResponse,
-        responses={**_problems(404), 200: {"description": "Server-sent events", "content": {"text/event-stream": {}}}},
+        responses={
+            **_problems(404),
+            200: {"description": "Server-sent events", "content": {"text/event-stream": {"schema": EVENTS}}},
+        },
     )
     async def events(id: str) -> StreamingResponse:  # noqa: A002
         """Send the status of a job, in JSON, whenever it changes and until it ends. Who closes this, and does not come back
@@ -186,11 +193,11 @@ def _routes(service: Service) -> APIRouter:
 
 
 def _add_pages(app: FastAPI) -> None:
-    @app.get("/", include_in_schema=False)
+    @app.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
     async def index() -> FileResponse:
         return FileResponse(STATIC / "index.html")
 
-    @app.get("/docs", include_in_schema=False)
+    @app.api_route("/docs", methods=["GET", "HEAD"], include_in_schema=False)
     async def docs() -> FileResponse:
         return FileResponse(STATIC / "docs.html")
 
@@ -230,6 +237,7 @@ async def _refused(_: Request, refusal: Exception) -> JSONResponse:
 async def _http_problem(request: Request, problem: Exception) -> JSONResponse:
     assert isinstance(problem, HTTPException)
     sentences = {
+        400: "the form cannot be read; /docs tells what is expected",
         404: f"there is nothing at {request.url.path[:200]}; /docs tells what there is",
         405: "this cannot be asked so; see /docs",
     }
@@ -241,9 +249,8 @@ async def _invalid(_: Request, error: Exception) -> JSONResponse:
     """The first mistake alone, as a sentence."""
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
-    return answer(
-        RefusalError(422, f"{first['loc'][-1]}: {first['msg'][:1].lower()}{first['msg'][1:]}; /docs tells what is expected")
-    )
+    mistake = "expected a file" if first["loc"][-1] in ("photo", "image") else f"{first['msg'][:1].lower()}{first['msg'][1:]}"
+    return answer(RefusalError(422, f"{first['loc'][-1]}: {mistake}; /docs tells what is expected"))
 
 
 async def _broken(_: Request, __: Exception) -> JSONResponse:

@@ -111,7 +111,7 @@ class Jobs:
         """The job with an id, which is thereby asked about."""
         job = self._jobs.get(key)
         if job is None or job.work is None:
-            raise RefusalError(404, "there is no such job; it was deleted, or nobody asked about it in time")
+            raise RefusalError(404, "there is no such job; it was deleted, or nobody asked about it in time: start again")
         job.last_asked = monotonic()
         return job
 

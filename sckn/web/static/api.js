@@ -7,11 +7,12 @@ async function ask(path, options) {
   try {
     answer = await fetch(path, options);
   } catch (error) {
-    throw error.name === "AbortError" ? error : new Error(UNREACHABLE);
+    throw error.name === "AbortError" ? error : Object.assign(new Error(UNREACHABLE), { passing: true });
   }
   if (!answer.ok) {
     const { detail } = await answer.json().catch(() => ({}));
-    throw new Error(sentence(detail || `the server answered with status ${answer.status}`));
+    const problem = new Error(sentence(detail || `the server answered with status ${answer.status}`));
+    throw Object.assign(problem, { passing: answer.status >= 500 }); // it may be over in a moment
   }
   return answer;
 }
@@ -32,6 +33,10 @@ export async function startJob(photo, settings, signal) {
   return (await ask("/api/jobs", { method: "POST", body, signal })).json();
 }
 
+export async function askStatus(id, signal) {
+  return (await ask(`/api/jobs/${id}`, { signal })).json();
+}
+
 export async function fetchResult(id, signal) {
   return (await ask(`/api/jobs/${id}/result`, { signal })).blob();
 }
@@ -45,26 +50,4 @@ export async function classify(image, signal) {
   const body = new FormData();
   body.append("image", image);
   return (await ask("/api/classify", { method: "POST", body, signal })).json();
-}
-
-/** Calls `onChange` with the status of a job until it has ended; the last status is the answer. */
-export function watchJob(id, onChange, signal) {
-  return new Promise((resolve, reject) => {
-    const events = new EventSource(`/api/jobs/${id}/events`);
-    const end = (settle, value) => {
-      events.close();
-      settle(value);
-    };
-    signal.addEventListener("abort", () => end(reject, signal.reason));
-    events.onmessage = ({ data }) => {
-      const status = JSON.parse(data);
-      onChange(status);
-      if (status.state === "done") end(resolve, status);
-      if (status.state === "failed") end(reject, new Error(sentence(status.problem)));
-    };
-    events.onerror = () => {
-      // the browser tries again by itself, unless the server has said that there is nothing to watch
-      if (events.readyState === EventSource.CLOSED) end(reject, new Error(UNREACHABLE));
-    };
-  });
 }

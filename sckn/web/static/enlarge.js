@@ -1,8 +1,9 @@
 // The first tab: a photograph is uploaded, its progress watched, the result compared and downloaded.
 
-import { deleteJob, fetchResult, startJob, watchJob } from "./api.js";
+import { deleteJob, fetchResult, startJob } from "./api.js";
 import { Compare } from "./compare.js";
 import { Picker } from "./picker.js";
+import { watchJob } from "./watch.js";
 
 const $ = (id) => document.getElementById(id);
 const size = (width, height) => `${width} × ${height}`;
@@ -40,7 +41,8 @@ export class Enlarge {
     const { limits, upscalers } = this.offer;
     const megabytes = Math.floor(limits.upload_bytes / 2 ** 20);
     $("photo-hint").textContent =
-      `JPEG, PNG, WebP, TIFF and more, up to ${megabytes} MB and ${limits.input_pixels / 1e6} megapixels.`;
+      `JPEG, PNG, WebP, TIFF and more, up to ${megabytes} MB and ${limits.input_pixels / 1e6} megapixels; ` +
+      `the result may have ${limits.output_pixels / 1e6} megapixels.`;
     const first = upscalers.find((each) => each.available);
     if (first) {
       $(`scale-${first.scale}`).checked = true;
@@ -73,8 +75,7 @@ export class Enlarge {
   }
 
   #refresh() {
-    const chosen = Object.fromEntries(new FormData(this.form));
-    const scale = this.form.elements.scale.value;
+    const scale = Number(this.form.elements.scale.value);
     for (const input of this.form.elements.scale) {
       input.disabled = !this.#has(input.value, "quality") && !this.#has(input.value, "fast");
     }
@@ -82,13 +83,22 @@ export class Enlarge {
     const usable = [...this.form.elements.quality].find((input) => !input.disabled);
     if (usable && this.form.elements.quality[0].disabled !== this.form.elements.quality[1].disabled) usable.checked = true;
     const busy = this.abort !== null;
+    for (const choices of this.form.querySelectorAll("fieldset")) choices.disabled = busy;
     this.picker.busy = busy;
-    $("start").disabled = busy || !this.photo || !usable;
+    const obstacle = this.#obstacle(scale);
+    $("start").disabled = busy || !this.photo || !usable || obstacle !== "";
     $("start").textContent = `Enlarge ×${scale}`;
     $("cancel").hidden = !busy;
-    $("sizes").textContent = this.photoSize
-      ? `${size(...this.photoSize)} → ${size(...this.photoSize.map((side) => side * Number(chosen.scale ?? scale)))} pixels`
-      : "";
+    const sizes = this.photoSize && [this.photoSize, this.photoSize.map((side) => side * scale)].map((sides) => size(...sides));
+    $("sizes").textContent = sizes ? `${sizes.join(" → ")} pixels${obstacle}` : "";
+  }
+
+  /** Why the server would not do it, if it would not: that need not be uploaded to be known. */
+  #obstacle(scale) {
+    const { input_pixels, output_pixels } = this.offer.limits;
+    const pixels = this.photoSize ? this.photoSize[0] * this.photoSize[1] : 0;
+    if (pixels > input_pixels) return `, but at most ${input_pixels / 1e6} megapixels are read here`;
+    return pixels * scale ** 2 > output_pixels ? `, but results here have at most ${output_pixels / 1e6} megapixels` : "";
   }
 
   async #run() {
@@ -97,14 +107,21 @@ export class Enlarge {
     const signal = (this.abort = new AbortController()).signal;
     this.#tell("");
     $("result").hidden = true;
+    const withKeys = document.activeElement === $("start");
     this.#refresh();
+    if (withKeys) $("cancel").focus(); // a button that is disabled loses the focus, and with it the place on the page
     this.#progress(0, "Uploading …");
     $("progress").scrollIntoView({ block: "nearest" });
     try {
       const started = await startJob(this.photo, settings, signal);
       this.job = started.id;
       const clock = new Clock();
-      const status = await watchJob(this.job, (each) => this.#showStatus(each, clock), signal);
+      const watched = {
+        onChange: (each) => this.#showStatus(each, clock),
+        onLost: () => ($("progress-text").textContent = "The connection is lost; trying again …"),
+        patience: this.offer.limits.patience,
+      };
+      const status = await watchJob(this.job, watched, signal);
       this.#progress(100, "Fetching the result …");
       const blob = await fetchResult(this.job, signal);
       await this.#show(blob, status, Number(settings.scale));
@@ -116,7 +133,9 @@ export class Enlarge {
       if (this.job) deleteJob(this.job); // what was fetched is here, and needs to be nowhere else
       this.job = this.abort = null;
       $("progress").hidden = true;
+      const cancelling = document.activeElement === $("cancel");
       this.#refresh();
+      if (cancelling) $("start").focus();
     }
   }
 

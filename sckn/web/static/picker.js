@@ -26,7 +26,7 @@ export class Picker {
     const name = document.createElement("strong");
     name.textContent = file.name;
     const hint = document.createElement("span");
-    hint.textContent = "Choose, drop or paste another";
+    hint.textContent = files.length > 1 ? `The first of ${files.length} files; one at a time` : "Choose, drop or paste another";
     this.text.replaceChildren(name, hint);
     this.element.classList.add("filled");
     this.onChoice(file);
