@@ -8,10 +8,13 @@ from typing import BinaryIO
 from PIL import Image, UnidentifiedImageError
 from PIL.ImageFile import ImageFile
 
-__all__ = ["FORMATS_IN_WORDS", "opened_image", "what_is_wrong"]
+__all__ = ["FORMATS_IN_WORDS", "SUFFIXES", "opened_image", "what_is_wrong"]
 
 # Pillow knows more, but some of these start other programs (EPS), and few hold photographs.
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+# How their files end.
+SUFFIXES = (".bmp", ".dib", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".pnm", ".ppm")
+SUFFIXES += (".tif", ".tiff", ".webp")
 FORMATS_IN_WORDS = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
 
 BITS_PER_SAMPLE, PLANES = 258, 284  # tags of TIFF files

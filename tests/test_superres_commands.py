@@ -223,7 +223,7 @@ def test_a_broken_photograph_does_not_hold_up_the_others(
     output = capsys.readouterr()
     assert output.out.splitlines() == ["large/a.png: 120 x 96 pixels", "large/c.png: 120 x 96 pixels"]
     assert output.err.splitlines() == [
-        "sckn: photos/b.png cannot be read as an image (not an image of a known format); repair it or take it away",
+        "sckn: photos/b.png cannot be read as an image (not an image of a known format); give a whole one, of a single picture",
         "sckn: nowhere.jpg does not exist; expected an image",
         "sckn: 2 of 4 photos could not be made larger",
     ]

@@ -39,6 +39,7 @@ def test_where_results_go() -> None:
     assert targets("in", output="out") == ["out/a.png", "out/b.jpg"]
     assert targets("in", output="out.2026") == ["out.2026/a.png", "out.2026/b.jpg"]
     assert targets("in/*", output="out") == ["out/a.png", "out/b.jpg"]
+    assert targets("other", output="out") == ["out/c.png"]  # a format that is read and not written
     assert targets("**/*.jp*g", output="large.png") == ["large.png"]
     assert targets("other/c.gif", "in", "in/a.png", output="out") == ["out/c.png", "out/a.png", "out/b.jpg"]
 
@@ -48,7 +49,8 @@ def test_what_is_not_there_does_not_hold_up_the_rest() -> None:
     Path("empty").mkdir()
     assert targets("nowhere.png", "empty", "*.bmp", "in/a.png", output="out") == [
         "nowhere.png does not exist; expected an image",
-        "empty holds no images; expected files that end in .bmp, .jpeg, .jpg, .png, .ppm, .tif, .tiff, .webp",
+        "empty holds no images; expected files that end in .bmp, .dib, .gif, .jfif, .jpe, .jpeg, .jpg, .pbm, .pgm, .png, .pnm, "
+        ".ppm, .tif, .tiff, .webp",
         "there is no image *.bmp",
         "out/a.png",
     ]

@@ -109,9 +109,7 @@ def unusual() -> Iterator[Upload]:
     yield "animated PNG", encoded(PHOTO, "PNG", save_all=True, append_images=[LATER]), {}
     yield "animated WebP", encoded(PHOTO, "WEBP", save_all=True, append_images=[LATER]), {}
     yield "TIFF of two pages", encoded(PHOTO, "TIFF", save_all=True, append_images=[LATER]), {}
-    yield "JPEG in CMYK", encoded(PHOTO.convert("CMYK"), "JPEG"), {}
-    yield "TIFF in CMYK", encoded(PHOTO.convert("CMYK"), "TIFF"), {}
-    yield "TIFF in Lab", encoded(Image.new("LAB", (20, 20)), "TIFF"), {}
+    yield "CMYK cut short", encoded(PHOTO.convert("CMYK"), "JPEG")[:-200], {}
     yield "TIFF in floating point", encoded(Image.new("F", (20, 20)), "TIFF"), {}
     yield "TIFF in 32 bits", encoded(Image.new("I", (20, 20)), "TIFF"), {}
     for scale in (-1, 0, 1, 5, 10**30, "NaN", "2; drop table", ""):

@@ -12,13 +12,13 @@ from PIL.ImageFile import ImageFile
 from torch import Tensor
 
 from sckn.files import written_whole
-from sckn.image_files import opened_image, what_is_wrong
+from sckn.image_files import SUFFIXES, opened_image, what_is_wrong
 from sckn.superres.colour import in_bytes, luminance
 from sckn.superres.deep_image import DeepImage, deep_pixels, is_deep, write_png
 from sckn.superres.picture import LeftOutWarning, Picture, belongings
 
 __all__ = [
-    "SUFFIXES",
+    "WRITTEN",
     "checked_suffix",
     "decoded_photo",
     "naming",
@@ -29,7 +29,8 @@ __all__ = [
     "write_photo",
 ]
 
-SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
+# How the files end that can be written; more can be read.
+WRITTEN = (".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 HOLD_EXIF = (".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 # The JPEG files of some cameras, which hold smaller copies of their picture.
 HOLDS_COPIES = "MPO"
@@ -87,7 +88,7 @@ def _opened(path: str | Path) -> Iterator[ImageFile]:
         with _decoding(path) as image:
             yield image
     except ValueError as error:
-        raise ValueError(f"{path} cannot be read as an image ({error}); repair it or take it away") from None
+        raise ValueError(f"{path} cannot be read as an image ({error}); give a whole one, of a single picture") from None
 
 
 @contextmanager
@@ -127,8 +128,8 @@ def read_luminance(path: str | Path) -> Tensor:
 def checked_suffix(path: Path) -> str:
     """The ending of a file that is to be written, in small letters."""
     suffix = path.suffix.lower()
-    if suffix not in SUFFIXES:
-        raise ValueError(f"{path} should end in one of {', '.join(SUFFIXES)}, which says how it is written")
+    if suffix not in WRITTEN:
+        raise ValueError(f"{path} should end in one of {', '.join(WRITTEN)}, which says how it is written")
     return suffix
 
 

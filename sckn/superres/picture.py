@@ -15,12 +15,13 @@ from torch import Tensor
 from sckn.superres.colour import luminance
 from sckn.superres.deep_image import DeepImage
 from sckn.superres.imresize import BAND
+from sckn.superres.print_colours import PRINT_MODES, in_rgb
 
 __all__ = ["MODES", "AnyImage", "LeftOutWarning", "Picture", "belongings", "noting_what_is_left_out", "tensor_of"]
 
 AnyImage = Tensor | np.ndarray | Image.Image | DeepImage
 
-MODES = ("1", "L", "LA", "I;16", "I;16L", "I;16B", "P", "PA", "RGB", "RGBA")
+MODES = ("1", "L", "LA", "I;16", "I;16L", "I;16B", "P", "PA", "RGB", "RGBA", *PRINT_MODES)
 EXIF_SIZE = {40962: 0, 40963: 1}  # width and height of the picture, in the table of EXIF's own tags
 EXIF_IFD = 34665
 # How the pixels lie in a TIFF file, which lists this with its EXIF data: size, compression, strips, tiles, JPEG tables.
@@ -29,7 +30,7 @@ LAYOUT += (*range(336, 348), *range(512, 522), *range(529, 533), 34675)
 
 
 class LeftOutWarning(UserWarning):
-    """Something that came with a picture is damaged, and is not in the result."""
+    """Something that came with a picture is not in the result, because it is damaged or has no place there."""
 
 
 @contextmanager
@@ -150,22 +151,21 @@ def _from_array(image: np.ndarray) -> Picture:
 
 
 def _from_pillow(image: Image.Image) -> Picture:
-    """Palettes become colours, two levels 256; EXIF data, with the orientation in them, and colour profile are kept."""
+    """Palettes become colours, two levels 256, colours of printers those of screens; EXIF data, with the orientation in them,
+    and colour profile are kept."""
     if image.mode not in MODES:
-        raise ValueError(
-            f"the image has the mode {image.mode}, expected one of {', '.join(MODES)}; convert it first, for example with "
-            'image.convert("RGB")'
-        )
-    if image.mode.startswith("I;16"):
-        array = np.asarray(image)
-    else:
-        grey = image.mode in ("1", "L", "LA")
-        try:
-            alpha = image.has_transparency_data
-            array = np.asarray(image.convert(("LA" if alpha else "L") if grey else ("RGBA" if alpha else "RGB")))
-        except Exception as error:  # of a palette that is not there, for example, Pillow raises an AssertionError
-            raise ValueError(f"the pixels of the image cannot be read ({type(error).__name__}); repair it") from None
-    picture, info = _from_array(array), belongings(image)
+        raise ValueError(f"the image has pixels of the kind {image.mode}; expected grey or colours in 8 or 16 bits, save it so")
+    info = belongings(image)
+    if image.mode in PRINT_MODES:
+        warnings.warn(f"its {image.mode} colours are made RGB", LeftOutWarning, stacklevel=2)
+    try:
+        if image.mode in PRINT_MODES:
+            image, profile = in_rgb(image)
+            info = {name: value for name, value in info.items() if name != "icc_profile"} | profile
+        array = _array_of(image)
+    except Exception as error:  # of a palette that is not there, for example, Pillow raises an AssertionError
+        raise ValueError(f"the pixels of the image cannot be read ({type(error).__name__}); repair it") from None
+    picture = _from_array(array)
 
     def restored(pixels: Tensor) -> Image.Image:
         result = Image.fromarray(picture.restored(pixels))
@@ -173,6 +173,16 @@ def _from_pillow(image: Image.Image) -> Picture:
         return result
 
     return Picture(picture.pixels, 0, restored)
+
+
+def _array_of(image: Image.Image) -> np.ndarray:
+    """(H, W) or (H, W, c), grey or RGB, each perhaps with alpha."""
+    if image.mode.startswith("I;16"):
+        return np.asarray(image)
+    alpha = image.has_transparency_data
+    if image.mode in ("1", "L", "LA"):
+        return np.asarray(image.convert("LA" if alpha else "L"))
+    return np.asarray(image.convert("RGBA" if alpha else "RGB"))
 
 
 def _from_deep(image: DeepImage) -> Picture:

@@ -12,7 +12,8 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from sckn.superres.photos import SUFFIXES, checked_suffix, naming, photo_files, read_photo, write_photo
+from sckn.image_files import SUFFIXES
+from sckn.superres.photos import WRITTEN, checked_suffix, naming, photo_files, read_photo, write_photo
 from sckn.superres.picture import noting_what_is_left_out
 from sckn.superres.upscaler import Upscaler
 
@@ -165,7 +166,7 @@ def _is_folder(output: str, single: bool, count: int) -> bool:
 
 def _written_name(source: str) -> str:
     path = Path(source)
-    return path.name if path.suffix.lower() in SUFFIXES else path.stem + WRITTEN_INSTEAD
+    return path.name if path.suffix.lower() in WRITTEN else path.stem + WRITTEN_INSTEAD
 
 
 def _refuse_overwriting(targets: dict[str, Path]) -> None:

@@ -1,0 +1,29 @@
+"""Photographs in the colours of printers, of television or of measuring devices, made such as screens show."""
+
+import io
+
+from PIL import Image, ImageCms
+
+__all__ = ["PRINT_MODES", "in_rgb"]
+
+# As Pillow calls them. Of these the first two have colour profiles of their own kind, which RGB pixels cannot keep.
+PRINT_MODES = ("CMYK", "LAB", "YCbCr", "HSV")
+OWN_PROFILE = PRINT_MODES[:2]
+# How near a profile's colours are met: the white of the paper becomes that of the screen.
+INTENT = ImageCms.Intent.RELATIVE_COLORIMETRIC
+
+
+def in_rgb(image: Image.Image) -> tuple[Image.Image, dict[str, bytes]]:
+    """The image in RGB, and as `icc_profile` the colour profile that its pixels are then in, where that is known."""
+    profile = image.info.get("icc_profile")
+    if image.mode not in OWN_PROFILE:
+        return image.convert("RGB"), {"icc_profile": profile} if isinstance(profile, bytes) else {}
+    if isinstance(profile, bytes):
+        try:
+            screen = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB"))
+            transform = ImageCms.buildTransform(io.BytesIO(profile), screen, image.mode, "RGB", INTENT)
+        except (ImageCms.PyCMSError, ImportError):  # a damaged profile, or that of another kind of colours
+            pass
+        else:
+            return transform.apply(image), {"icc_profile": screen.tobytes()}
+    return image.convert("RGB"), {}
