@@ -60,9 +60,7 @@ def test_broken_files_are_named(tmp_path: Path, image: Image.Image) -> None:
     Image.effect_noise((64, 64), 50).save(whole)
     for name, content in (("cut.png", whole.read_bytes()[:600]), ("text.png", b"not an image"), ("empty.jpg", b"")):
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(
-            ValueError, match=rf"{name} cannot be read as an image \(.*\); give a whole one"
-        ):
+        with pytest.raises(ValueError, match=rf"{name} cannot be read as an image \(.*\); give a whole one"):
             read_luminance(tmp_path / name)
     with pytest.raises(ValueError, match="does not exist"):
         open_photo(tmp_path / "nowhere.png")
