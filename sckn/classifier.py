@@ -10,6 +10,7 @@ from tqdm import tqdm
 
 from sckn.layer import evaluating
 from sckn.model import KernelModel
+from sckn.pixels import check_unit_range
 from sckn.precision import precision
 from sckn.preparation import Preparation
 from sckn.settings import whole_number
@@ -88,7 +89,7 @@ class ImageClassifier(nn.Module):
         with evaluating(self), precision("highest", device):
             batches = images.split(whole_number("batch_size", batch_size))
             bar = tqdm(batches, desc="classifying", unit="batch", disable=None if progress else True, leave=False)
-            return torch.cat([self(batch.to(device)) for batch in bar])
+            return torch.cat([self(_checked(batch.to(device))) for batch in bar])
 
     def description(self) -> dict[str, Any]:
         """All but the model, in a form for JSON."""
@@ -107,6 +108,15 @@ class ImageClassifier(nn.Module):
         fields = ("classes", "image_size", "name", "experiment", "figures")
         known = {field: description[field] for field in fields}
         return cls(model, preparation=Preparation.from_dict(description["preparation"]), **known)
+
+
+def _checked(images: Tensor) -> Tensor:
+    """Other numbers would give scores, too, of images that nobody sees."""
+    if images.dtype != torch.uint8 and not images.is_floating_point():
+        raise ValueError(f"expected images in bytes (uint8) or floating point, got {images.dtype}")
+    if images.is_floating_point() and len(images):
+        check_unit_range(images)
+    return images
 
 
 def _distinct_names(classes: Sequence[str]) -> tuple[str, ...]:

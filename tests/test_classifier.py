@@ -29,6 +29,21 @@ def test_images_are_prepared_as_in_training() -> None:
     torch.testing.assert_close(plain.predict(IMAGES), plain.model.predict(torch.from_numpy(IMAGES) / 255))
 
 
+@pytest.mark.parametrize(
+    ("images", "sentence"),
+    [
+        (IMAGES.astype(np.float32), "must be from 0 to 1, got 0 to 255; divide bytes by 255"),
+        (IMAGES.astype(np.int64), r"bytes \(uint8\) or floating point, got torch.int64"),
+        (np.full(IMAGES.shape, np.nan, np.float32), "NaN or infinity"),
+        (IMAGES / 255.0 - 0.5, "must be from 0 to 1, got -0.5 to 0.5"),
+    ],
+)
+@pytest.mark.parametrize("power", [0.0, 0.25])
+def test_images_that_are_no_images_are_refused(images: np.ndarray, sentence: str, power: float) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        tiny_classifier(preparation=Preparation(power)).predict(images)
+
+
 def test_what_was_saved_comes_back(tmp_path: Path) -> None:
     classifier = tiny_classifier(figures={"test_error": 12.5})
     again = load(save(classifier, tmp_path / "classifier.safetensors"))

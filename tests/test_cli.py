@@ -2,6 +2,7 @@
 
 import errno
 import json
+import math
 import re
 import signal
 import subprocess
@@ -314,17 +315,17 @@ def test_the_help_fits_a_terminal_and_has_an_example(
     arguments: list[str], parts: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = help_text(monkeypatch, capsys, *arguments)
-    assert len(text.splitlines()) <= 26
     assert all(part in text for part in parts)
 
 
 def help_text(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """What a terminal of 100 columns shows."""
-    monkeypatch.setenv("COLUMNS", "100")
+    """What a terminal of 80 columns and 24 lines shows."""
+    monkeypatch.setenv("COLUMNS", "80")
     assert outcome(monkeypatch, *arguments) == 0
     output = capsys.readouterr()
     assert output.err == ""
-    assert max(map(len, output.out.splitlines())) <= 100
+    rows = [max(1, math.ceil(len(line) / 80)) for line in output.out.splitlines()]
+    assert sum(rows) <= 24
     return output.out
 
 
@@ -334,7 +335,6 @@ def test_every_command_has_a_help_that_fits_a_screen_and_holds_an_example(
 ) -> None:
     name = command.__name__
     text = help_text(monkeypatch, capsys, name, "--help")
-    assert len(text.splitlines()) <= 40
     assert f"Example: sckn {name}" in text
     overview = help_text(monkeypatch, capsys, "--help")
     assert re.search(rf"• {name} +\w", overview)

@@ -27,6 +27,7 @@ LAYERS = (
         "published",
         "image_files",
         "image_grid",
+        "pixels",
     ),
     ("plotting",),
     (

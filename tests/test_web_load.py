@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -101,3 +102,11 @@ def test_photographs_differ() -> None:
     upscaler = tiny_upscaler(2, 0.0)
     one, other = (np.asarray(upscaler.upscale(photograph(64, 64, seed), progress=False)).astype(int) for seed in (0, 1))
     assert np.abs(one - other).mean() > 20
+
+
+def test_threads_of_workers_sleep_while_they_wait(server: Running) -> None:
+    """Where several visitors share the cores, spinning would cost each of them ten times the time."""
+    workers = [process for process in server.processes() if process != server.process.pid]
+    assert workers
+    for process in workers:
+        assert b"OMP_WAIT_POLICY=PASSIVE" in Path(f"/proc/{process}/environ").read_bytes().split(b"\0")

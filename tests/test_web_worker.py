@@ -55,10 +55,6 @@ def worker() -> Iterator[Worker]:
     worker.close()
 
 
-def test_threads_of_a_worker_sleep_while_they_wait(worker: Worker) -> None:
-    assert run(worker, os.getenv, key="OMP_WAIT_POLICY") == "PASSIVE"
-
-
 def test_tasks_are_done_in_another_process_one_after_the_other(worker: Worker) -> None:
     first, second = run(worker, number_of_process), run(worker, number_of_process)
     assert first == second != os.getpid()

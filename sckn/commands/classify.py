@@ -9,7 +9,7 @@ import tyro
 from sckn.checkpoint import load_classifier
 from sckn.classification import STANDARD_INPUT, classify_files
 from sckn.commands.endings import fail
-from sckn.commands.options import Device, chosen_device, print_json
+from sckn.commands.options import Device, Flag, chosen_device, print_json
 from sckn.data.folder import printable
 from sckn.image_files import FORMATS_IN_WORDS
 from sckn.training.run_files import model_file
@@ -21,9 +21,9 @@ WANTED = f"give a whole image in {FORMATS_IN_WORDS}"
 
 def classify(
     model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")],
-    images: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGE...")],
+    images: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGE...", help_behavior_hint="")],
     top: int = 3,
-    json: bool = False,
+    json: Flag = False,
     device: Device = "auto",
 ) -> None:
     """Tell the best classes of images, with their scores.
@@ -31,11 +31,11 @@ def classify(
     Example: sckn classify cifar10 photo.jpg
 
     Args:
-        model: File, run folder (its first seed), or name of a model that comes with sckn.
-        images: Image files, folders with such, or - for an image on standard input.
+        model: File, run folder (its first seed), or name.
+        images: Files, folders, or - for standard input.
         top: How many classes to tell for each.
         json: Print JSON.
-        device: Where to compute; auto takes a GPU if there is one.
+        device: auto takes a GPU if there is one.
     """
     if not images:
         raise ValueError("there are no images to classify; give files, folders, or - for standard input")

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import tyro
 
+from sckn.commands.options import Flag
 from sckn.data.catalog import OFFICIAL, DatasetName, Inventory, megabytes, take_inventory
 from sckn.data.download import download as fetch
 
@@ -12,21 +13,21 @@ __all__ = ["data"]
 
 
 def data(
-    name: Annotated[DatasetName | None, tyro.conf.Positional] = None,
+    name: Annotated[DatasetName | None, tyro.conf.Positional, tyro.conf.arg(metavar="[NAME]", help_behavior_hint="")] = None,
     *,
     data: Path,
-    download: bool = False,
-    extra: bool = False,
+    download: Flag = False,
+    extra: Flag = False,
 ) -> None:
-    """Tell which data sets a folder holds, what is missing, and where to get it.
+    """Tell which data sets a folder holds, and fetch what is missing.
 
     Example: sckn data cifar10 --data DIR --download
 
     Args:
-        name: Data set; without it all official ones. "folder" is any folder with one sub-folder a class.
+        name: cifar10, cifar100, svhn, or folder for any folder with one sub-folder a class; else the first three.
         data: Folder to look into, as for sckn train.
-        download: Fetch what is missing from the official site into that folder.
-        extra: With --download, fetch the extra images of SVHN, too.
+        download: Fetch what is missing from the official site.
+        extra: Fetch the extra images of SVHN, too.
     """
     if download and name in (None, "folder"):
         raise ValueError("say which data set to download: sckn data cifar10, cifar100 or svhn, with --download")

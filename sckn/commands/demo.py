@@ -20,7 +20,7 @@ __all__ = ["demo"]
 
 
 def demo(output: Annotated[Path, tyro.conf.arg(aliases=["-o"], metavar="DIR")] = Path("sckn-demo")) -> None:
-    """Show what sckn does: classify a photograph, make it larger, learn digits.
+    """Classify a photo, make it larger, learn digits.
 
     Under a minute. Example: sckn demo
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import tyro
 
 from sckn.checkpoint import as_classifier, load
-from sckn.commands.options import Device, chosen_device, print_json
+from sckn.commands.options import Device, Flag, MaybePath, MaybeWhole, chosen_device, print_json
 from sckn.confusion import draw_confusion, evaluation_text
 from sckn.data.catalog import DatasetName
 from sckn.evaluation import evaluate as evaluated
@@ -22,26 +22,26 @@ __all__ = ["evaluate"]
 def evaluate(
     model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")],
     data: Path,
-    dataset: DatasetName | None = None,
-    scale: int | None = None,
-    json: bool = False,
-    picture: Path | None = None,
-    batch_size: int | None = None,
+    dataset: Annotated[DatasetName | None, tyro.conf.arg(metavar="NAME", help_behavior_hint="")] = None,
+    scale: MaybeWhole = None,
+    json: Flag = False,
+    picture: MaybePath = None,
+    batch_size: MaybeWhole = None,
     device: Device = "auto",
 ) -> None:
-    """Test a trained model: a classifier's errors and what it confuses, or an upscaler's PSNR and SSIM.
+    """Test a classifier (errors) or an upscaler (PSNR, SSIM).
 
     Example: sckn evaluate runs/cifar10-128 --data DIR
 
     Args:
-        model: File, run folder (its first seed), or name of a model of sckn.
-        data: Data set (its test part is used), or for an upscaler a folder of photos.
-        dataset: Data set, if not that of the training; classes match by name.
+        model: File, run folder (first seed), or name.
+        data: Data set, or folder of photos.
+        dataset: cifar10, cifar100, svhn, folder; else its own.
         scale: Factor for an upscaler, if not its own.
         json: Print JSON.
-        picture: Draw the confusion matrix into this PNG file, too.
-        batch_size: Images at a time for a classifier; 256 by default.
-        device: Where to compute; auto takes a GPU if there is one.
+        picture: Draw the confusion matrix, as PNG, too.
+        batch_size: Images at a time, of a classifier; else 256.
+        device: auto takes a GPU if there is one.
     """
     if picture is not None and picture.suffix.lower() != ".png":
         raise ValueError(f"{picture} must be a PNG file; give a name that ends in .png")

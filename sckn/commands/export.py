@@ -18,12 +18,12 @@ def export(
     model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")],
     output: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT.onnx")],
 ) -> None:
-    """Write a model as an ONNX file, which runs without Python and PyTorch.
+    """Write a model as ONNX, which runs without Python and PyTorch.
 
     Example: sckn export superres-x2 superres-x2.onnx
 
     Args:
-        model: File, run folder (its first seed), or name of a model that comes with sckn.
+        model: File, run folder (its first seed), or name.
         output: File to write; one that is there is replaced.
     """
     checked_target(output)

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import tyro
 from torch import Tensor
 
-from sckn.commands.options import Device, chosen_device
+from sckn.commands.options import Device, MaybePath, chosen_device
 from sckn.settings import whole_number
 from sckn.superres.bsds500 import read_bsds500
 from sckn.superres.experiment import is_about_upscaling
@@ -21,18 +21,17 @@ __all__ = ["report"]
 
 def report(
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")],
-    data: Path | None = None,
+    data: MaybePath = None,
     device: Device = "auto",
 ) -> None:
-    """Write the report of a training, report.html in its run folder, anew.
+    """Write report.html in a run folder anew.
 
     Example: sckn report runs/cifar10-128
 
     Args:
         run: Run folder of sckn train.
-        data: Folder or archive of the data set, to find again the patches to which filters respond most, or for an
-            upscaler to cut out anew details of the photographs held out.
-        device: Where to compute; auto takes a GPU if there is one.
+        data: Data set, to cut out anew the patches or details that the report shows.
+        device: auto takes a GPU if there is one.
     """
     config, place = read_config(run), chosen_device(device)
     if is_about_upscaling(config):

@@ -7,7 +7,7 @@ from typing import Annotated
 import torch
 import tyro
 
-from sckn.commands.options import Device, chosen_device
+from sckn.commands.options import Device, MaybeWhole, chosen_device
 from sckn.extras import MissingPackageError
 from sckn.settings import whole_number
 from sckn.web.limits import Limits
@@ -22,22 +22,22 @@ CORES_FOR_ONE = 4  # more of them hardly make one photo faster
 def serve(
     host: str = "127.0.0.1",
     port: int = 8000,
-    names: tuple[str, ...] = (),
-    workers: int | None = None,
+    names: Annotated[tuple[str, ...], tyro.conf.arg(metavar="[STR ...]", help_behavior_hint="")] = (),
+    workers: MaybeWhole = None,
     limits: Annotated[Limits, tyro.conf.arg(name="")] = Limits(),  # noqa: B008  (it is frozen)
     device: Device = "auto",
 ) -> None:
-    """Serve a page that makes photographs larger and classifies images, and a JSON API.
+    """Serve a page to enlarge and classify images, and its API.
 
     Example: sckn serve --port 8080
 
     Args:
-        host: Address to listen at; 0.0.0.0 lets other computers in.
-        port: Port to listen at; 0 takes a free one.
-        names: Host names of the server, if a proxy stands before it.
-        workers: Photos made larger at a time; one for four cores by default.
+        host: 0.0.0.0 lets others in.
+        port: 0 takes a free one.
+        names: Host names, behind a proxy.
+        workers: Photos at a time; else one for 4 cores.
         limits: How much of the computer visitors may take.
-        device: Where to compute; auto takes a GPU if there is one.
+        device: auto takes a GPU if there is one.
     """
     _check_packages()
     from sckn.web.server import run_server  # which needs them

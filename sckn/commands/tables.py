@@ -11,7 +11,7 @@ __all__ = ["tables"]
 
 
 def tables(
-    names: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="TABLE...")] = (),
+    names: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="TABLE...", help_behavior_hint="")] = (),
     format: TableFormat = "text",  # noqa: A002  (the name of the option)
     results: Path = Path("results"),
 ) -> None:
@@ -20,8 +20,8 @@ def tables(
     Example: sckn tables --format markdown
 
     Args:
-        names: Which tables of classification, superres-psnr, superres-ssim; all by default.
-        format: As text, for Markdown, or for LaTeX with the package booktabs.
+        names: classification, superres-psnr, superres-ssim; else all.
+        format: LaTeX needs the package booktabs.
         results: Folder with the results; one that is not there is a dash.
     """
     known = {table.key: table for table in TABLES}

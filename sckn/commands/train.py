@@ -12,7 +12,7 @@ import torch
 import tyro
 
 from sckn.commands.endings import resumable
-from sckn.commands.options import Device, chosen_device
+from sckn.commands.options import Device, Flag, MaybePath, chosen_device
 from sckn.files import remove_leftovers
 from sckn.freed_memory import keep_freed_memory
 from sckn.processes import Processes, joined_processes, own_device
@@ -30,10 +30,10 @@ __all__ = ["train"]
 def train(
     experiment: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="EXPERIMENT.toml")],
     data: Path,
-    run: Path | None = None,
-    resume: bool = False,
-    validation_only: bool = False,
-    tensorboard: bool = False,
+    run: MaybePath = None,
+    resume: Flag = False,
+    validation_only: Flag = False,
+    tensorboard: Flag = False,
     results: Path = Path("results"),
     device: Device = "auto",
 ) -> None:
@@ -41,17 +41,17 @@ def train(
 
     Example: sckn train experiments/cifar10-unsup-64-256.toml --data cifar10
 
-    Several GPUs, with labels: torchrun --nproc-per-node 8 -m -- sckn train ... (with the --)
+    Several GPUs: torchrun --nproc-per-node 8 -m -- sckn train ... (with the --)
 
     Args:
         experiment: TOML file.
-        data: Folder or archive of the data set as its site hands it out.
-        run: Folder for checkpoints, metrics and curves; runs/NAME by default. Not for trainings without labels.
-        resume: Go on with the run in that folder where it was interrupted.
-        validation_only: Choose on validation, but neither train on all images nor look at the test set.
-        tensorboard: Write TensorBoard events into the run folder, too.
-        results: Folder for the result, one JSON file.
-        device: Where to compute; auto takes a GPU if there is one.
+        data: Data set, as its site hands it out.
+        run: Folder for the run; else runs/NAME.
+        resume: Go on where the run was interrupted.
+        validation_only: Neither look at the test set nor write a result.
+        tensorboard: Write TensorBoard events, too.
+        results: Folder for the result file.
+        device: auto takes a GPU if there is one.
     """
     started = perf_counter()
     settings = (UpscalingExperiment if is_upscaling_experiment(experiment) else Experiment).from_toml(experiment)

@@ -8,7 +8,7 @@ from tqdm import tqdm
 
 from sckn.checkpoint import load_upscaler
 from sckn.commands.endings import fail
-from sckn.commands.options import Device, chosen_device
+from sckn.commands.options import Device, Flag, MaybeNumber, MaybeText, MaybeWhole, chosen_device
 from sckn.data.folder import printable
 from sckn.settings import real_number
 from sckn.shipped import upscaler_name
@@ -19,12 +19,12 @@ __all__ = ["upscale"]
 
 
 def upscale(
-    photos: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="PHOTO...")],
+    photos: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="PHOTO...", help_behavior_hint="")],
     output: Annotated[str, tyro.conf.arg(aliases=["-o"], metavar="OUT")],
-    scale: float | None = None,
-    model: str | None = None,
-    fast: bool = False,
-    tile: int | None = None,
+    scale: MaybeNumber = None,
+    model: MaybeText = None,
+    fast: Flag = False,
+    tile: MaybeWhole = None,
     memory: float = 0.5,
     device: Device = "auto",
 ) -> None:
@@ -33,14 +33,14 @@ def upscale(
     Example: sckn upscale photo.jpg -o large.png --scale 3
 
     Args:
-        photos: Image files, folders with such, or patterns like "*.jpg".
+        photos: Files, folders, or patterns like "*.jpg".
         output: File for a single photo, or folder.
-        scale: Any number above 1; by default that of the model, or 2.
-        model: File, run folder, or name, if not the one for the scale.
-        fast: Take the fast model for the scale, even if both are here.
-        tile: Most pixels along a side of what is done at a time.
+        scale: Any above 1; by default the model's, or 2.
+        model: File, run folder, or name, if not by scale.
+        fast: Several times faster, and not quite as good.
+        tile: Most pixels along a side of one tile.
         memory: GiB that work on one tile may take.
-        device: Where to compute; auto takes a GPU if there is one.
+        device: auto takes a GPU if there is one.
     """
     if fast and model is not None:
         raise ValueError("--fast chooses among the models of sckn; give it or --model, not both")

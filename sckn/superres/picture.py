@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from sckn.pixels import check_unit_range
 from sckn.superres.colour import luminance
 from sckn.superres.deep_image import DeepImage
 from sckn.superres.imresize import BAND
@@ -119,11 +120,7 @@ def _checked_peak(pixels: Tensor) -> float:
         return 255.0 if dtype == torch.uint8 else 65535.0
     if not pixels.is_floating_point():
         raise ValueError(f"expected pixels in bytes (uint8), 16 bits (uint16) or floating point, got {dtype}")
-    if not bool(torch.isfinite(pixels).all()):
-        raise ValueError("the image holds NaN or infinity; clean it first")
-    low, high = float(pixels.min()), float(pixels.max())
-    if low < 0 or high > 1:
-        raise ValueError(f"pixels in floating point must be from 0 to 1, got {low:g} to {high:g}; divide bytes by 255")
+    check_unit_range(pixels)
     return 1.0
 
 

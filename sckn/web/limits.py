@@ -23,15 +23,15 @@ class Limits:
     """How much of the computer visitors may take.
 
     Args:
-        upload: Most MiB of an upload.
-        upload_seconds: Most seconds that an upload may take.
-        input: Most megapixels of an image that is uploaded.
-        output: Most megapixels of a result.
-        queue: Most photos that wait, or are done and not yet fetched.
-        seconds: Most seconds of work on one photo.
-        patience: Seconds after which work stops that nobody asks about.
-        keep: Seconds after which a result vanishes that is not fetched.
-        memory: GiB that work on one tile may take, for each worker.
+        upload: MiB of an upload.
+        upload_seconds: Seconds of an upload.
+        input: Megapixels of an image.
+        output: Megapixels of a result.
+        queue: Photos waiting, or not yet fetched.
+        seconds: Seconds of work on a photo.
+        patience: Seconds of work nobody asks for.
+        keep: Seconds till a result vanishes.
+        memory: GiB a tile may take.
     """
 
     upload: float = 32.0
