@@ -143,7 +143,7 @@ def as_classifier(model: Model, source: str | Path) -> ImageClassifier:
     """What was read from `source`, if it is a classifier."""
     if not isinstance(model, ImageClassifier):
         raise CheckpointError(
-            f"{source} holds a {type(model).__name__}, which knows no classes; expected the classifier.safetensors that "
+            f"{source} holds {_kind(model)}, which knows no classes; expected the classifier.safetensors that "
             "sckn train leaves, or an ImageClassifier written by sckn.save"
         )
     return model
@@ -166,10 +166,23 @@ def load_upscaler(source: str | Path, device: torch.device | str = "cpu") -> Ups
     model = load(source, device)
     if not isinstance(model, Upscaler):
         raise CheckpointError(
-            f"{source} holds a {type(model).__name__}, but an Upscaler is needed here; give the name of one, such as "
+            f"{source} holds {_kind(model)}, but an upscaler is needed here; give the name of one, such as "
             f"{UPSCALERS[0]}, or the model.safetensors that its training has left"
         )
     return model
+
+
+def _kind(model: Model) -> str:
+    """In words, for someone who has a file and not its Python object."""
+    match model:
+        case ImageClassifier():
+            return "a classifier"
+        case Upscaler():
+            return "an upscaler"
+        case CKN():
+            return "a network without a linear model"
+        case _:
+            return "a network with a linear model alone"
 
 
 def _weights_shape(tensors: dict[str, Tensor], config: NetworkConfig, per_pixel: bool) -> tuple[int, int]:

@@ -35,11 +35,17 @@ def evaluation_text(evaluation: Evaluation) -> str:
         for name, answer, count in evaluation.confusions(MISTAKES_SHOWN):
             lines.append(f"{count:8,}  {printable(name)} taken for {printable(answer)}")
         return "\n".join(lines)
-    cell = max(6, 1 + len(str(evaluation.confusion.max())))
+    cell = max(1 + _letters(names), 1 + len(str(evaluation.confusion.max())))
     lines.append("taken for".rjust(width) + "".join(f"{name[: cell - 1]:>{cell}}" for name in names))
     for name, row in zip(names, evaluation.confusion, strict=True):
         lines.append(f"{name:{width}}" + "".join(f"{count or '.':>{cell}}" for count in row))
     return "\n".join(lines)
+
+
+def _letters(names: list[str], least: int = 5) -> int:
+    """How many of each name tell it from the others."""
+    longest = max(least, *map(len, names))
+    return next((count for count in range(least, longest) if len({name[:count] for name in names}) == len(names)), longest)
 
 
 def draw_confusion(evaluation: Evaluation, path: Path, title: str) -> Path:

@@ -118,8 +118,7 @@ def test_a_folder_in_the_place_of_a_file_is_named(made_up: Path, tmp_path: Path)
 
 
 def test_folders_without_the_data_are_named(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    for name in ("", "none", "file", "none/deeper"):
+    for name in ("", "none", "none/deeper"):
         with pytest.raises(ValueError, match=r"does not hold CIFAR-10.*data_batch_1\.bin.*https://") as caught:
             read_cifar10(tmp_path / name)
         assert str(caught.value).startswith(str(tmp_path / name))
@@ -315,6 +314,14 @@ def test_an_archive_that_unpacks_without_end_is_left(tmp_path: Path) -> None:
             file.write(bytes(2**20))
     assert path.stat().st_size < 3e6
     assert "it unpacks to more than 268435456 bytes" in refused(SMALL[0], path)
+
+
+@pytest.mark.parametrize("content", [b"", b"<html>not found</html>"])
+def test_what_came_in_the_place_of_an_archive_is_named(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "cifar-10-binary.tar.gz"
+    path.write_bytes(content)
+    for place in (path, tmp_path):
+        assert f"{path} is no whole archive of CIFAR-10: " in refused(SMALL[0], place)
 
 
 def test_the_last_bytes_of_an_archive_are_checked(tmp_path: Path) -> None:

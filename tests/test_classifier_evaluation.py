@@ -109,6 +109,12 @@ def test_the_text_shows_all_of_it() -> None:
     ]
 
 
+def test_classes_whose_names_begin_alike_are_told_apart() -> None:
+    text = evaluation_text(Evaluation(("flower red", "flower white", "tree"), np.eye(3, dtype=np.int64)))
+    assert "taken for flower r flower w     tree" in text
+    assert "flower white        .        1        ." in text
+
+
 def test_of_many_classes_the_most_frequent_mistakes_are_shown() -> None:
     confusion = 5 * np.eye(100, dtype=np.int64)
     confusion[3, 17], confusion[9, 4] = 2, 3

@@ -357,6 +357,17 @@ def test_the_help_needs_none_of_the_heavy_packages_that_only_some_commands_use()
     assert loaded.isdisjoint({"matplotlib", "tensorboard", "triton", "skimage", "cyanure", "onnxruntime", "fastapi"})
 
 
+def test_a_reader_that_has_seen_enough_is_no_mistake() -> None:
+    """As `head -1`: neither a sentence nor a traceback."""
+    command = [sys.executable, "-m", "sckn", "tables"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        assert process.wait() == 128 + signal.SIGPIPE
+
+
 def test_the_module_is_the_program() -> None:
     """As torchrun starts it."""
     done = subprocess.run([sys.executable, "-m", "sckn", "--version"], capture_output=True, text=True, check=True)

@@ -244,10 +244,10 @@ def test_a_broken_photograph_does_not_hold_up_the_others(
         (["photo.png", "-o", "large.png", "--scale", "5"], "the model superres-x4 is not here; install sckn again, or train"),
         (["photo.png", "-o", "large.png", "--scale", "2.5", "--fast"], "the model superres-x3-fast is not here; "),
         (["photo.png", "-o", "large.png", "--fast", "--model", "superres-x2"], "--fast chooses among the models of sckn"),
-        (["photo.png", "-o", "large.png", "--model", "classifier"], "classifier holds a ImageClassifier, but an Upscaler"),
+        (["photo.png", "-o", "large.png", "--model", "classifier"], "classifier holds a classifier, but an upscaler"),
         (["photo.png", "-o", "large.png", "--tile", "0"], "tile must be a whole number of at least 1, got 0"),
-        (["photo.png", "-o", "large.png", "--memory", "0"], "memory_gib must be a number above 0, got 0.0"),
-        (["photo.png", "-o", "large.png", "--memory", "1e-6"], "memory_gib = 1e-06 is too little for this model"),
+        (["photo.png", "-o", "large.png", "--memory", "0"], "memory must be a number above 0, got 0.0"),
+        (["photo.png", "-o", "large.png", "--memory", "1e-6"], "a memory of 1e-06 GiB is too little for this model"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

@@ -240,7 +240,7 @@ def test_what_it_refuses(arguments: tuple[Any, ...], sentence: str) -> None:
 
 
 def test_too_little_memory_says_how_much_is_needed() -> None:
-    with pytest.raises(ValueError, match="memory_gib = 1e-05 is too little for this model; give at least 0") as refused:
+    with pytest.raises(ValueError, match="a memory of 1e-05 GiB is too little for this model; give at least 0") as refused:
         upscaler().upscale(photo(9, 9, 3), memory_gib=1e-5)
     enough = float(str(refused.value).split()[-1])
     assert upscaler().upscale(photo(9, 9, 3), memory_gib=enough).shape == (18, 18, 3)
@@ -275,7 +275,7 @@ def test_what_was_saved_comes_back(tmp_path: Path, scale: int, low_resolution: b
     y = 255 * torch.rand(12, 12)
     assert torch.equal(again.upscale_luminance(y), model.upscale_luminance(y))
     assert load_upscaler(tmp_path / "upscaler.safetensors").config == model.config
-    with pytest.raises(CheckpointError, match=r"model\.safetensors holds a KernelModel, but an Upscaler is needed"):
+    with pytest.raises(CheckpointError, match=r"model\.safetensors holds a network with a linear model alone, but an upscaler"):
         load_upscaler(save(model.model, tmp_path / "model.safetensors"))
 
 

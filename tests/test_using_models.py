@@ -152,7 +152,7 @@ def test_a_model_is_used_by_its_name_on_a_folder_of_images(
         ),
         (["evaluate", "empty", "--data", "here"], "empty holds no finished training; expected the run folder"),
         (["evaluate", "cifar10-512", "--data", "here"], "the model cifar10-512 is not here; it is too large for the package"),
-        (["evaluate", "model", "--data", "here"], "model holds a KernelModel, which knows no classes"),
+        (["evaluate", "model", "--data", "here"], "model holds a network with a linear model alone, which knows no classes"),
         (["evaluate", "classifier", "--data", "here"], "here does not hold CIFAR-10"),
         (
             ["evaluate", "nameless", "--data", "here"],

@@ -1,5 +1,6 @@
 """How a command ends when it does not come to its end: one sentence on standard error, and the exit code of a shell."""
 
+import os
 import signal
 import sys
 import warnings
@@ -40,6 +41,7 @@ def one_sentence() -> Iterator[None]:
     warnings.showwarning = _show_warning
     try:
         yield
+        sys.stdout.flush()
     except _Terminated as stop:
         fail("; ".join(["stopped", *stop.args]), 143)
     except KeyboardInterrupt as stop:
@@ -48,6 +50,9 @@ def one_sentence() -> Iterator[None]:
         fail("the GPU's memory does not suffice; set a smaller batch_size or fewer filters")
     except ImportError as error:
         fail(str(error))
+    except BrokenPipeError:  # whoever reads what is printed has seen enough, `| head` for example
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(128 + signal.SIGPIPE)
     except (ValueError, OSError) as error:
         fail(error.strerror if isinstance(error, OSError) and error.strerror else str(error))
 

@@ -46,6 +46,7 @@ def upscale(
         raise ValueError("--fast chooses among the models of sckn; give it or --model, not both")
     jobs = plan(photos, output)
     factor = None if scale is None else real_number("scale", scale, above=1)
+    real_number("memory", memory, above=0)
     source = upscaler_name(factor or 2, fast=fast) if model is None else model_file(model)
     upscaler = load_upscaler(source, chosen_device(device))
     problems = 0

@@ -1,11 +1,12 @@
 """CIFAR-10 and CIFAR-100 from the official files: binary or Python version, unpacked or as the .tar.gz."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from sckn.data.archive import is_gzip, read_members
+from sckn.data.archive import read_members
 from sckn.data.cifar_files import CIFAR10, CIFAR100, Batch, Cifar, Version
 from sckn.data.labelled import LabelledImages
 from sckn.data.official import file_size, read_bounded, warn_of_other_checksums
@@ -44,12 +45,12 @@ class Place:
 
 def find_cifar(cifar: Cifar, path: Path) -> Place | None:
     """A folder with all files, or else an archive, or else a folder with some; the binary version before the other."""
-    if is_gzip(path):
+    if os.path.isfile(path):
         return Place(path, None)
     folders = [Place(folder, version) for version in cifar.versions for folder in (path, path / version.folder)]
     archives = [Place(path / version.archive.name, None) for version in cifar.versions]
     whole = [place for place in folders if not place.missing()]
-    packed = [place for place in archives if is_gzip(place.path)]
+    packed = [place for place in archives if os.path.isfile(place.path)]
     begun = [place for place in folders if place.version and len(place.missing()) < len(place.version.batches)]
     return next(iter(whole + packed + begun), None)
 

@@ -231,7 +231,7 @@ class Upscaler(nn.Module):
         side = math.isqrt(int(available / each)) // grid - 2 * self.context
         if side < least:
             needed = each * (grid * (least + 2 * self.context + 1)) ** 2 / 2**30
-            raise ValueError(f"memory_gib = {memory_gib:g} is too little for this model; give at least {1.06 * needed:.2g}")
+            raise ValueError(f"a memory of {memory_gib:g} GiB is too little for this model; give at least {1.06 * needed:.2g}")
         return min(side, largest)
 
     # -- images -------------------------------------------------------------------------------------------------------
