@@ -15,9 +15,22 @@ def written_whole(path: Path) -> Iterator[Path]:
     """A temporary path in the same folder, renamed to `path` if the block succeeds and removed if it does not.
 
     At any moment, also that of a power cut, `path` is the old file or the new one; when the block has ended it is the new
-    one, on the disk.
+    one, on the disk. Folders that it lacks are made, and left only if the block succeeds.
     """
     path = Path(path)
+    missing = [folder for folder in path.parents if not os.path.lexists(folder)]
+    try:
+        with _renamed_at_the_end(path) as temporary:
+            yield temporary
+    except BaseException:
+        for folder in missing:  # which were made for this alone
+            with suppress(OSError):
+                folder.rmdir()
+        raise
+
+
+@contextmanager
+def _renamed_at_the_end(path: Path) -> Iterator[Path]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix)

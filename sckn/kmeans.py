@@ -55,7 +55,8 @@ def spherical_kmeans(
     rows = len(vectors)
     if rows < count:
         raise ValueError(
-            f"{count} filters need at least {count} patches other than zero, got {rows}; give more images or ask for fewer"
+            f"{count} filters need at least {count} patches other than zero, got {rows}; "
+            "give more images, larger ones, or ask for fewer filters"
         )
     chunk = chunk or max(1024, 2**28 // count)
     if initial is None:

@@ -102,6 +102,23 @@ def test_missing_folders_are_made(tmp_path: Path) -> None:
     assert names(path.parent) == ["a.txt"]
 
 
+def test_folders_that_were_made_for_a_file_that_failed_are_removed(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(RuntimeError), written_whole(tmp_path / "mine" / "new" / "newer" / "a.txt"):
+        raise RuntimeError
+    assert names(tmp_path / "mine") == []
+
+
+def test_a_folder_into_which_another_wrote_meanwhile_stays(tmp_path: Path) -> None:
+    def fail(temporary: Path) -> None:
+        (temporary.parent / "of somebody else").touch()
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError), written_whole(tmp_path / "new" / "a.txt") as temporary:
+        fail(temporary)
+    assert names(tmp_path / "new") == ["of somebody else"]
+
+
 def test_the_suffix_is_kept_for_writers_that_add_it(tmp_path: Path) -> None:
     with written_whole(tmp_path / "a.npy") as temporary:
         np.save(temporary, np.arange(3))

@@ -252,7 +252,7 @@ def test_it_begins_with_the_same_layers_only(
 
 def test_a_start_that_is_no_upscaler_is_refused(tiny: UpscalingExperiment, photos: Path, tmp_path: Path) -> None:
     for start, sentence in (
-        ("cifar10", "start: .*an Upscaler is needed"),
+        ("cifar10", "start: .*an upscaler is needed"),
         (str(tmp_path / "none.safetensors"), "start: .*none.safetensors"),
     ):
         with pytest.raises(ValueError, match=sentence):
@@ -368,7 +368,7 @@ def test_what_a_teacher_makes_of_a_photograph_has_its_small_image() -> None:
 def test_a_teacher_must_be_an_upscaler_of_the_same_scale(tiny: UpscalingExperiment, photos: Path, tmp_path: Path) -> None:
     save(tiny_upscaler_of(tiny), tmp_path / "other.safetensors")
     for teacher, sentence in (
-        ("cifar10", "teacher: .*an Upscaler is needed"),
+        ("cifar10", "teacher: .*an upscaler is needed"),
         (str(tmp_path / "other.safetensors"), "teacher: .* 2 times larger, this experiment 3 times"),
     ):
         with pytest.raises(ValueError, match=sentence):
