@@ -267,14 +267,8 @@ class _CKNPredictor(_CKNEstimator):
                 seed=self._seed(),
                 progress=False,
             )
-        undone = [record for record in result.history if not record["accepted"]]
-        if undone and (recipe.schedule != "halving" or len(undone) == recipe.epochs):
-            warnings.warn(
-                f"{len(undone)} of {recipe.epochs} epochs made the objective worse and were undone; "
-                "lower learning_rate in the recipe, or give it more epochs",
-                ConvergenceWarning,
-                stacklevel=4,
-            )
+        if undone := result.what_was_undone(recipe):
+            warnings.warn(undone, ConvergenceWarning, stacklevel=4)
         _check_solution(next(record["solver_gradient"] for record in reversed(result.history) if record["accepted"]), recipe)
         return result.model.weights, result.history
 

@@ -228,6 +228,17 @@ def test_the_final_training_ends_at_the_best_epoch(tmp_path: Path, schedule: Any
     assert courses.lengths == [(2, 3, True), (10, 3, True), (10, 2, False)]
 
 
+def test_a_training_that_gained_nothing_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    with monkeypatch.context() as patch:
+        Courses(patch, {2: [8.0, 9.0, None, 8.5], 10: [9.0, 9.0, 9.0, 9.0]})
+        run(TINY, tmp_path / "courses", say=said.append)
+    assert said[-1].startswith("seed 0: the filters are those of k-means, for no epoch had fewer errors")
+    divergent = replace(RECIPE, learning_rate=1e6, epochs=2, schedule="halving")
+    run(replace(TINY, recipe=divergent, lambda_exponents=(2,)), tmp_path / "divergent", say=said.append)
+    assert re.match(r"seed 0: (\d) of \1 epochs made the objective worse and were undone; lower learning_rate", said[-1])
+
+
 @pytest.mark.parametrize("schedule", ["cosine", "linear"])
 def test_where_the_rate_falls_over_all_epochs_the_last_one_counts(
     tmp_path: Path, schedule: Any, monkeypatch: pytest.MonkeyPatch

@@ -66,6 +66,16 @@ class TrainingResult:
     history: list[EpochRecord]
     closing_seconds: float = 0.0
 
+    def what_was_undone(self, recipe: Recipe) -> str | None:
+        """A warning, where more were undone than back-tracking is meant to: all epochs, or any with another schedule."""
+        undone = [record for record in self.history if not record["accepted"]]
+        if not undone or (recipe.schedule == "halving" and len(undone) < recipe.epochs):
+            return None
+        return (
+            f"{len(undone)} of {recipe.epochs} epochs made the objective worse and were undone; "
+            "lower learning_rate in the recipe, or give it more epochs"
+        )
+
 
 def train_supervised(
     network: CKN,

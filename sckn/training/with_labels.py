@@ -45,6 +45,11 @@ from sckn.training.unsupervised import fit_unsupervised
 
 __all__ = ["Choice", "run_with_labels"]
 
+NOTHING_GAINED = (
+    "the filters are those of k-means, for no epoch had fewer errors on the images held out; "
+    "lower learning_rate in the recipe, or hold out more images"
+)
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -151,6 +156,10 @@ class _Runner:
             result = TrainingResult(model.to(self.device), self._history(store))
         else:
             result = self._training(store, seed, recipe, best, (images, labels), None, len(self.train.labels))
+        if epochs == 0 < self.recipe.epochs:
+            self.say(f"seed {seed}: {NOTHING_GAINED}")
+        elif undone := result.what_was_undone(recipe):
+            self.say(f"seed {seed}: {undone}")
         seconds["final training"] = _seconds(result.history)
         clock = Clock(self.device)
         train_error = self._error(result.model, images, labels, len(self.train.labels))
