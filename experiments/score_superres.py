@@ -40,11 +40,12 @@ def score(
         figures = score_upscaler(load_upscaler(model_file(model), torch.device(device)), data)
         if Path(model).is_dir():
             write_json(Path(model) / SCORES, figures)
+        told = f"runs/{name}" if Path(model).is_dir() else name  # where sckn train puts it
         scored = {
             "code_version": code_version(),
             "machine": machine(),
             "seconds": round(perf_counter() - started, 2),
-            "command": f"python experiments/score_superres.py {name} --data FOLDER --device {device}",
+            "command": f"python experiments/score_superres.py {told} --data FOLDER --device {device}",
         }
         path = add_to_result(results / f"{name}.json", {**figures, "scored": scored})
         print(f"{path}: PSNR {figures['psnr']}, SSIM {figures['ssim']}")
