@@ -164,7 +164,11 @@ def test_where_another_kind_is_needed_it_is_named(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"give the \.model\.network of what that returns"):
         load_network(path)
     assert load_classifier(path).classes == CLASSES
-    for model in (classifier.model, classifier.model.network):
+    kinds = {
+        "a network with a linear model alone": classifier.model,
+        "a network without a linear model": classifier.model.network,
+    }
+    for kind, model in kinds.items():
         save(model, path)
-        with pytest.raises(CheckpointError, match=rf"holds a {type(model).__name__}, which knows no classes"):
+        with pytest.raises(CheckpointError, match=f"holds {kind}, which knows no classes"):
             load_classifier(path)
