@@ -10,7 +10,7 @@ from tqdm import tqdm
 
 from sckn.layer import evaluating
 from sckn.model import KernelModel
-from sckn.pixels import check_unit_range
+from sckn.pixels import check_unit_range, tensor_of
 from sckn.precision import precision
 from sckn.preparation import Preparation
 from sckn.settings import whole_number
@@ -77,14 +77,15 @@ class ImageClassifier(nn.Module):
         if tuple(images.shape[1:]) != expected:
             shape = " x ".join(map(str, expected))
             raise ValueError(
-                f"the model takes images of {shape} (channels, height, width), got {tuple(images.shape)}; resize them"
+                f"the model takes a batch of images of {shape} (channels, height, width), got {tuple(images.shape)}; "
+                "resize them, with channels first"
             )
         return self.model(self.preparation(images).to(self.model.weights.dtype))
 
     @torch.no_grad()
     def predict(self, images: Tensor | np.ndarray, batch_size: int = 256, *, progress: bool = False) -> Tensor:
         """Scores of many images, a batch at a time, on the device of the model, and alike on each: in fp32."""
-        images = images if isinstance(images, Tensor) else torch.from_numpy(np.ascontiguousarray(images))
+        images = images if isinstance(images, Tensor) else tensor_of(images)
         device = self.model.weights.device
         with evaluating(self), precision("highest", device):
             batches = images.split(whole_number("batch_size", batch_size))
@@ -113,7 +114,7 @@ class ImageClassifier(nn.Module):
 def _checked(images: Tensor) -> Tensor:
     """Other numbers would give scores, too, of images that nobody sees."""
     if images.dtype != torch.uint8 and not images.is_floating_point():
-        raise ValueError(f"expected images in bytes (uint8) or floating point, got {images.dtype}")
+        raise ValueError(f"expected images in bytes (uint8) or floating point, got {images.dtype}; convert them")
     if images.is_floating_point() and len(images):
         check_unit_range(images)
     return images

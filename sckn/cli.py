@@ -55,7 +55,7 @@ def _run_command() -> None:
     tyro.cli(
         Union[tuple(Annotated[Any, choice] for choice in choices)],  # noqa: UP007  # pyright: ignore
         prog="sckn",
-        description="Supervised convolutional kernel networks. Example: sckn demo",
+        description="Supervised convolutional kernel networks. Example: sckn demo (or --version)",
         config=(tyro.conf.FlagCreatePairsOff,),
     )
 

@@ -267,8 +267,8 @@ class _CKNPredictor(_CKNEstimator):
                 seed=self._seed(),
                 progress=False,
             )
-        if undone := result.what_was_undone(recipe):
-            warnings.warn(undone, ConvergenceWarning, stacklevel=4)
+        if warning := result.what_went_wrong(recipe):
+            warnings.warn(warning, ConvergenceWarning, stacklevel=4)
         _check_solution(next(record["solver_gradient"] for record in reversed(result.history) if record["accepted"]), recipe)
         return result.model.weights, result.history
 

@@ -7,7 +7,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-__all__ = ["append_line", "remove_leftovers", "written_whole"]
+__all__ = ["append_line", "check_folder", "remove_leftovers", "written_whole"]
+
+
+def check_folder(folder: Path, option: str) -> None:
+    """Refuse a folder into which nothing can be written, before the work and not after it. It is made when there is something
+    to put into it; `option` of the command names it."""
+    there = next(place for place in (folder, *folder.absolute().parents) if os.path.lexists(place))
+    if not os.path.isdir(there):
+        raise ValueError(f"{there} is not a folder; choose another place with {option}")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise ValueError(f"nothing may be written into {there}; choose another folder with {option}")
 
 
 @contextmanager
@@ -35,8 +45,10 @@ def _renamed_at_the_end(path: Path) -> Iterator[Path]:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix)
     except OSError as error:
+        in_the_way = isinstance(error, FileExistsError | NotADirectoryError)
+        reason = "a file is in the place of its folder" if in_the_way else error.strerror
         raise OSError(
-            error.errno, f"{path} cannot be written ({error.strerror}); choose a folder with room and write permission"
+            error.errno, f"{path} cannot be written ({reason}); choose a folder with room and write permission"
         ) from None
     os.close(handle)
     temporary = Path(name)

@@ -5,10 +5,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+import numpy as np
 from PIL import Image, UnidentifiedImageError
 from PIL.ImageFile import ImageFile
 
-__all__ = ["FORMATS_IN_WORDS", "SUFFIXES", "opened_image", "what_is_wrong"]
+__all__ = ["FORMATS_IN_WORDS", "SUFFIXES", "opened_image", "read_whole", "what_is_wrong"]
 
 # Pillow knows more, but some of these start other programs (EPS), and few hold photographs.
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
@@ -29,6 +30,14 @@ def opened_image(source: str | Path | BinaryIO) -> Iterator[ImageFile]:
         if tags.get(PLANES) == APART and 16 in tags.get(BITS_PER_SAMPLE, ()):  # Pillow would take each byte for a pixel
             raise ValueError("its colours, in 16 bits, lie apart from each other; expected those of a pixel together")
         yield image
+
+
+def read_whole(image: ImageFile) -> Image.Image:
+    """The image with its pixels read; grey in 16 bits is so in every format, though Pillow takes that of PGM for 32."""
+    image.load()
+    if image.format == "PPM" and image.mode == "I":
+        return Image.fromarray(np.asarray(image).astype(np.uint16))
+    return image
 
 
 def what_is_wrong(error: Exception) -> str:

@@ -118,8 +118,10 @@ def test_a_folder_in_the_place_of_a_file_is_named(made_up: Path, tmp_path: Path)
 
 
 def test_folders_without_the_data_are_named(tmp_path: Path) -> None:
-    for name in ("", "none", "none/deeper"):
-        with pytest.raises(ValueError, match=r"does not hold CIFAR-10.*data_batch_1\.bin.*https://") as caught:
+    (tmp_path / "file").touch()
+    for name in ("", "none", "file", "none/deeper"):
+        there = "does not hold CIFAR-10" if (tmp_path / name).exists() else "does not exist"
+        with pytest.raises(ValueError, match=rf"{there}: expected data_batch_1\.bin.*https://") as caught:
             read_cifar10(tmp_path / name)
         assert str(caught.value).startswith(str(tmp_path / name))
 

@@ -35,6 +35,7 @@ def test_images_are_prepared_as_in_training() -> None:
         (IMAGES.astype(np.float32), "must be from 0 to 1, got 0 to 255; divide bytes by 255"),
         (IMAGES.astype(np.int64), r"bytes \(uint8\) or floating point, got torch.int64"),
         (np.full(IMAGES.shape, np.nan, np.float32), "NaN or infinity"),
+        (IMAGES[0], r"a batch of images .*, got \(3, 12, 12\); resize them, with channels first"),
         (IMAGES / 255.0 - 0.5, "must be from 0 to 1, got -0.5 to 0.5"),
     ],
 )
@@ -153,7 +154,7 @@ def test_a_later_version_may_tell_more(tmp_path: Path) -> None:
 
 def test_images_of_another_size_are_named() -> None:
     with pytest.raises(
-        ValueError, match=r"takes images of 3 x 12 x 12 \(channels, height, width\), got \(7, 3, 11, 12\); resize them"
+        ValueError, match=r"a batch of images of 3 x 12 x 12 \(channels, height, width\), got \(7, 3, 11, 12\); resize them"
     ):
         tiny_classifier().predict(IMAGES[:, :, 1:])
 

@@ -104,6 +104,8 @@ def test_a_gpu_that_is_not_there_is_one_sentence(
     ("error", "sentence"),
     [
         (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate\n2 GiB"), "memory does not suffice"),
+        (RuntimeError("[enforce fail] not enough memory: you tried to allocate 9 bytes."), "memory does not suffice"),
+        (MemoryError(), "memory does not suffice"),
         (ValueError("the images are empty"), "the images are empty"),
         (FileNotFoundError(2, "No such file or directory", "here"), "No such file or directory"),
         (OSError("the disk is gone"), "the disk is gone"),
@@ -224,7 +226,7 @@ def test_a_file_in_the_place_of_the_results_is_found_before_the_work(
     assert outcome(monkeypatch, "train", str(WITH_LABELS), *folders) == 1
     assert capsys.readouterr() == (
         "",
-        f"sckn: {tmp_path}/results is not a folder; give a folder for the result with --results\n",
+        f"sckn: {tmp_path}/results is not a folder; choose another place with --results\n",
     )
 
 
@@ -288,9 +290,9 @@ def test_for_validation_only_nothing_is_written(
 
 
 def test_a_mistake_of_the_library_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sckn.commands.demo.run_demo", raising(TypeError("a bug")))
+    monkeypatch.setattr("sckn.commands.demo.run_demo", raising(RuntimeError("a bug")))
     monkeypatch.setattr(sys, "argv", ["sckn", "demo"])
-    with pytest.raises(TypeError, match="a bug"):
+    with pytest.raises(RuntimeError, match="a bug"):
         cli.main()
 
 

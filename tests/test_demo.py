@@ -256,13 +256,13 @@ def test_a_place_that_cannot_be_used_is_told_before_the_work(
 ) -> None:
     (tmp_path / "file").write_text("mine")
     told = sentence(capsys, monkeypatch, "demo", "--output", tmp_path / "file" / "below")
-    assert told == f"{tmp_path}/file is not a folder; choose another place for the report with --output"
+    assert told == f"{tmp_path}/file is not a folder; choose another place with --output"
     (tmp_path / "full" / "report.html").mkdir(parents=True)
     told = sentence(capsys, monkeypatch, "demo", "--output", tmp_path / "full")
     assert told == f"{tmp_path}/full/report.html is a folder; choose another place for the report with --output"
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # as for one who is not root
     told = sentence(capsys, monkeypatch, "demo", "--output", tmp_path / "new" / "folder")
-    assert told == f"nothing may be written into {tmp_path}; choose another folder for the report with --output"
+    assert told == f"nothing may be written into {tmp_path}; choose another folder with --output"
     assert sorted(os.listdir(tmp_path)) == ["file", "full"]
 
 

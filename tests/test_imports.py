@@ -27,6 +27,7 @@ LAYERS = (
         "published",
         "image_files",
         "image_grid",
+        "lack_of_memory",
         "pixels",
     ),
     ("plotting",),

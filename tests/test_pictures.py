@@ -9,6 +9,7 @@ from made_up_data import write_image
 from PIL import Image
 
 from sckn.data.pictures import read_picture
+from sckn.superres.photos import open_photo
 
 MODES = [
     ("L", 100, (100, 100, 100), "png"),
@@ -34,6 +35,14 @@ def test_every_kind_of_image_becomes_rgb(mode: str, color: Any, expected: tuple[
     image = read_picture(write_image(tmp_path / f"image.{form}", color, mode=mode), 4)
     assert (image.shape, image.dtype) == ((3, 4, 4), np.uint8)
     assert image.reshape(3, -1).T.tolist() == [list(expected)] * 16
+
+
+def test_grey_in_16_bits_of_a_pgm_file(tmp_path: Path) -> None:
+    """The most significant byte comes first, says its format."""
+    (tmp_path / "deep.pgm").write_bytes(b"P5 4 4 65535\n" + (51_200).to_bytes(2, "big") * 16)
+    assert read_picture(tmp_path / "deep.pgm", 4).tolist() == [[[200] * 4] * 4] * 3
+    deep = open_photo(tmp_path / "deep.pgm")
+    assert (deep.mode, deep.getpixel((0, 0))) == ("I;16", 51_200)
 
 
 @pytest.mark.parametrize(("form", "options"), [("jpeg", {"quality": 95}), ("webp", {"lossless": True})])

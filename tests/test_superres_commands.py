@@ -97,7 +97,7 @@ def test_another_factor_than_the_model_s_own(
     ("options", "expected"),
     [
         (["--validation-only"], "photographs held out alone judge the training of an upscaler; leave out --validation-only"),
-        (["--results", "tiny.toml"], "tiny.toml is not a folder; give a folder for the result with --results"),
+        (["--results", "tiny.toml"], "tiny.toml is not a folder; choose another place with --results"),
         (["--data", "empty"], "empty does not hold BSDS500: expected its folders train, val, test"),
         (["--device", "cuda"], "there is no CUDA device here"),
     ],
@@ -236,7 +236,10 @@ def test_a_broken_photograph_does_not_hold_up_the_others(
         (["nowhere.png", "-o", "large.png"], "nowhere.png does not exist; expected an image"),
         (["broken.png", "-o", "large.png"], "broken.png cannot be read as an image (not an image of a known format)"),
         (["photo.png", "-o", "photo.png"], "photo.png is a photograph to be read and would be overwritten"),
-        (["photo.png", "-o", "photo.png/large.png"], "photo.png/large.png cannot be written (File exists)"),
+        (
+            ["photo.png", "-o", "photo.png/large.png"],
+            "photo.png/large.png cannot be written (a file is in the place",
+        ),
         (["photo.png", "-o", "large.gif"], "large.gif should end in one of .bmp"),
         (["-o", "large.png"], "there are no photographs to make larger"),
         (["photo.png", "-o", "large.png", "--scale", "1"], "scale must be a number above 1, got 1.0"),

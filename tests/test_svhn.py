@@ -60,7 +60,7 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
     (tmp_path / "train_32x32.mat").unlink()
     with pytest.raises(ValueError, match=r"does not hold SVHN: expected train_32x32\.mat there; .*--download, or from http"):
         read_svhn(tmp_path)
-    with pytest.raises(ValueError, match=r"nowhere does not hold SVHN: expected train_32x32\.mat and test_32x32\.mat there"):
+    with pytest.raises(ValueError, match=r"nowhere does not exist: expected train_32x32\.mat and test_32x32\.mat there"):
         read_svhn(tmp_path / "nowhere")
 
 

@@ -153,7 +153,7 @@ def test_a_model_is_used_by_its_name_on_a_folder_of_images(
         (["evaluate", "empty", "--data", "here"], "empty holds no finished training; expected the run folder"),
         (["evaluate", "cifar10-512", "--data", "here"], "the model cifar10-512 is not here; it is too large for the package"),
         (["evaluate", "model", "--data", "here"], "model holds a network with a linear model alone, which knows no classes"),
-        (["evaluate", "classifier", "--data", "here"], "here does not hold CIFAR-10"),
+        (["evaluate", "classifier", "--data", "here"], "here does not exist: expected data_batch_1.bin"),
         (
             ["evaluate", "nameless", "--data", "here"],
             "nameless does not tell which data set it was trained on; say with --dataset",

@@ -111,7 +111,8 @@ class Courses:
             error = self.courses[exponent][epoch] if held_out else None
             accepted = error is not None or not held_out
             record = {"epoch": epoch, "validation_error": error if accepted else 0.0, "accepted": accepted}
-            settings["store"].record({**record, "train_error": 1.0, "solver_gradient": 0.1, "seconds": {"filters": 1.0}})
+            figures = {"objective": 1.0, "train_error": 1.0, "solver_gradient": 0.1, "seconds": {"filters": 1.0}}
+            settings["store"].record({**record, **figures})
             settings["store"].save_state(TrainingState({"nothing": torch.zeros(1)}, {"epoch": epoch}))
         height, width = NETWORK.output_size(12, 12)
         return module.TrainingResult(KernelModel(network, torch.zeros(6 * height * width, 3)), [])

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import tyro
 
-from sckn.commands.options import Flag
+from sckn.commands.options import Flag, MaybeDataset
 from sckn.data.catalog import OFFICIAL, DatasetName, Inventory, megabytes, take_inventory
 from sckn.data.download import download as fetch
 
@@ -13,7 +13,7 @@ __all__ = ["data"]
 
 
 def data(
-    name: Annotated[DatasetName | None, tyro.conf.Positional, tyro.conf.arg(metavar="[NAME]", help_behavior_hint="")] = None,
+    name: Annotated[MaybeDataset, tyro.conf.Positional] = None,
     *,
     data: Path,
     download: Flag = False,

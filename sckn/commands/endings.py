@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
-import torch
+from sckn.lack_of_memory import is_lack_of_memory
 
 __all__ = ["fail", "one_sentence", "resumable"]
 
@@ -46,15 +46,17 @@ def one_sentence() -> Iterator[None]:
         fail("; ".join(["stopped", *stop.args]), 143)
     except KeyboardInterrupt as stop:
         fail("; ".join(["interrupted", *stop.args]), 130)
-    except torch.OutOfMemoryError:
-        fail("the GPU's memory does not suffice; set a smaller batch_size or fewer filters")
-    except ImportError as error:
-        fail(str(error))
     except BrokenPipeError:  # whoever reads what is printed has seen enough, `| head` for example
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(128 + signal.SIGPIPE)
     except (ValueError, OSError) as error:
         fail(error.strerror if isinstance(error, OSError) and error.strerror else str(error))
+    except ImportError as error:  # a package that one of the solvers needs
+        fail(str(error))
+    except (MemoryError, RuntimeError) as error:
+        if not is_lack_of_memory(error):
+            raise
+        fail("the memory does not suffice; set fewer filters, a smaller batch_size or fewer images")
 
 
 @contextmanager

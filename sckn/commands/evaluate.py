@@ -7,9 +7,8 @@ from typing import Annotated
 import tyro
 
 from sckn.checkpoint import as_classifier, load
-from sckn.commands.options import Device, Flag, MaybePath, MaybeWhole, chosen_device, print_json
+from sckn.commands.options import Device, Flag, MaybeDataset, MaybePath, MaybeWhole, chosen_device, print_json
 from sckn.confusion import draw_confusion, evaluation_text
-from sckn.data.catalog import DatasetName
 from sckn.evaluation import evaluate as evaluated
 from sckn.superres.evaluation import evaluate_upscaling
 from sckn.superres.upscaler import Upscaler
@@ -22,7 +21,7 @@ __all__ = ["evaluate"]
 def evaluate(
     model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")],
     data: Path,
-    dataset: Annotated[DatasetName | None, tyro.conf.arg(metavar="NAME", help_behavior_hint="")] = None,
+    dataset: MaybeDataset = None,
     scale: MaybeWhole = None,
     json: Flag = False,
     picture: MaybePath = None,

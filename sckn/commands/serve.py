@@ -34,7 +34,7 @@ def serve(
     Args:
         host: 0.0.0.0 lets others in.
         port: 0 takes a free one.
-        names: Host names, behind a proxy.
+        names: Host names, where it is behind a proxy.
         workers: Photos at a time; else one for 4 cores.
         limits: How much of the computer visitors may take.
         device: auto takes a GPU if there is one.

@@ -11,7 +11,7 @@ __all__ = ["tables"]
 
 
 def tables(
-    names: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="TABLE...", help_behavior_hint="")] = (),
+    names: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[TABLE...]", help_behavior_hint="")] = (),
     format: TableFormat = "text",  # noqa: A002  (the name of the option)
     results: Path = Path("results"),
 ) -> None:

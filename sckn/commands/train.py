@@ -13,7 +13,7 @@ import tyro
 
 from sckn.commands.endings import resumable
 from sckn.commands.options import Device, Flag, MaybePath, chosen_device
-from sckn.files import remove_leftovers
+from sckn.files import check_folder, remove_leftovers
 from sckn.freed_memory import keep_freed_memory
 from sckn.processes import Processes, joined_processes, own_device
 from sckn.results import write_result
@@ -45,7 +45,7 @@ def train(
 
     Args:
         experiment: TOML file.
-        data: Data set, as its site hands it out.
+        data: Folder or archive of the data set.
         run: Folder for the run; else runs/NAME.
         resume: Go on where the run was interrupted.
         validation_only: Neither look at the test set nor write a result.
@@ -58,8 +58,7 @@ def train(
     place = chosen_device(device)
     if place.type == "cpu":
         keep_freed_memory()
-    if results.exists() and not results.is_dir():  # before the work, not after it
-        raise ValueError(f"{results} is not a folder; give a folder for the result with --results")
+    check_folder(results, "--results")
     write = partial(_write_result, results, settings, command=f"sckn train {experiment} --data DIR --device {device}")
     folder = Path("runs") / settings.name if run is None else run
     if isinstance(settings, UpscalingExperiment):

@@ -36,7 +36,7 @@ def upscale(
         photos: Files, folders, or patterns like "*.jpg".
         output: File for a single photo, or folder.
         scale: Any above 1; by default the model's, or 2.
-        model: File, run folder, or name, if not by scale.
+        model: Another one: file, run folder, or name.
         fast: Several times faster, and not quite as good.
         tile: Most pixels along a side of one tile.
         memory: GiB that work on one tile may take.

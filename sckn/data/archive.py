@@ -5,6 +5,7 @@ have need little of the format: a block of 512 bytes with name, type and size, t
 """
 
 import io
+import os
 import re
 import zlib
 from collections.abc import Iterator, Mapping
@@ -12,10 +13,23 @@ from pathlib import Path
 
 from sckn.data.inflate import inflated
 
-__all__ = ["read_members"]
+__all__ = ["is_archive", "read_members"]
 
 BLOCK = 512
 PLAIN_FILE = (b"0", b"\0")
+
+
+def is_archive(path: Path) -> bool:
+    """Whether a plain file begins as gzip files do, or is named as if it did: then what is wrong with it is worth telling."""
+    if not os.path.isfile(path):
+        return False
+    if path.suffix in (".gz", ".tgz"):
+        return True
+    try:
+        with path.open("rb") as file:
+            return file.read(2) == b"\x1f\x8b"
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({error.strerror}); make it readable") from None
 
 
 def read_members(path: Path, sizes: Mapping[str, int], limit: int) -> Iterator[tuple[str, bytes]]:

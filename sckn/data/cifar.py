@@ -1,15 +1,14 @@
 """CIFAR-10 and CIFAR-100 from the official files: binary or Python version, unpacked or as the .tar.gz."""
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from sckn.data.archive import read_members
+from sckn.data.archive import is_archive, read_members
 from sckn.data.cifar_files import CIFAR10, CIFAR100, Batch, Cifar, Version
 from sckn.data.labelled import LabelledImages
-from sckn.data.official import file_size, read_bounded, warn_of_other_checksums
+from sckn.data.official import file_size, read_bounded, warn_of_other_checksums, without_data
 from sckn.data.plain_pickle import read_plain_pickle
 
 __all__ = ["Place", "find_cifar", "read_cifar", "read_cifar10", "read_cifar100"]
@@ -45,12 +44,12 @@ class Place:
 
 def find_cifar(cifar: Cifar, path: Path) -> Place | None:
     """A folder with all files, or else an archive, or else a folder with some; the binary version before the other."""
-    if os.path.isfile(path):
+    if is_archive(path):
         return Place(path, None)
     folders = [Place(folder, version) for version in cifar.versions for folder in (path, path / version.folder)]
     archives = [Place(path / version.archive.name, None) for version in cifar.versions]
     whole = [place for place in folders if not place.missing()]
-    packed = [place for place in archives if os.path.isfile(place.path)]
+    packed = [place for place in archives if is_archive(place.path)]
     begun = [place for place in folders if place.version and len(place.missing()) < len(place.version.batches)]
     return next(iter(whole + packed + begun), None)
 
@@ -62,7 +61,7 @@ def read_cifar(cifar: Cifar, path: Path) -> tuple[LabelledImages, LabelledImages
         first, folders = cifar.versions[0].training[0].name, " or ".join(version.folder for version in cifar.versions)
         archives = " or ".join(version.archive.name for version in cifar.versions)
         raise ValueError(
-            f"{path} does not hold {cifar.name}: expected {first} and so on, the folder {folders}, "
+            f"{without_data(path, cifar.name)}: expected {first} and so on, the folder {folders}, "
             f"or the archive {archives}; get it with sckn data {cifar.key} --data DIR --download, or from {cifar.page}"
         )
     if place.version is None:

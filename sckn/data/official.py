@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
-__all__ = ["OfficialFile", "file_size", "is_official", "read_bounded", "warn_of_other_checksums"]
+__all__ = ["OfficialFile", "file_size", "is_official", "read_bounded", "warn_of_other_checksums", "without_data"]
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,11 @@ class OfficialFile:
     @property
     def name(self) -> str:
         return PurePosixPath(self.address).name
+
+
+def without_data(path: Path, name: str) -> str:
+    """What is wrong with a place where a data set is not; more words follow."""
+    return f"{path} does not hold {name}" if os.path.lexists(path) else f"{path} does not exist"
 
 
 def file_size(path: Path) -> int | None:

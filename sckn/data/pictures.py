@@ -6,7 +6,7 @@ from typing import BinaryIO
 import numpy as np
 from PIL import Image, ImageOps
 
-from sckn.image_files import opened_image, what_is_wrong
+from sckn.image_files import opened_image, read_whole, what_is_wrong
 
 __all__ = ["read_picture"]
 
@@ -23,7 +23,7 @@ def read_picture(source: Path | BinaryIO, size: int) -> np.ndarray:
         with opened_image(source) as image:
             if image.width * image.height > MOST_PIXELS:
                 raise ValueError(f"{image.width} x {image.height} pixels are too many")
-            upright = ImageOps.exif_transpose(image)
+            upright = ImageOps.exif_transpose(read_whole(image))
             resized = _rgb(upright).resize((size, size), Image.Resampling.BICUBIC)
             return np.asarray(resized).transpose(2, 0, 1)
     except Exception as error:  # Pillow raises almost anything at damaged files

@@ -6,7 +6,7 @@ import numpy as np
 
 from sckn.data.labelled import LabelledImages
 from sckn.data.matlab import read_matlab_arrays
-from sckn.data.official import OfficialFile, file_size, warn_of_other_checksums
+from sckn.data.official import OfficialFile, file_size, warn_of_other_checksums, without_data
 
 __all__ = ["EXTRA", "PAGE", "TEST", "TRAIN", "read_svhn"]
 
@@ -28,7 +28,7 @@ def read_svhn(folder: Path, extra: bool = False) -> tuple[LabelledImages, Labell
     missing = [file.name for file in files if file_size(folder / file.name) is None]
     if missing:
         raise ValueError(
-            f"{folder} does not hold SVHN: expected {' and '.join(missing)} there; "
+            f"{without_data(folder, 'SVHN')}: expected {' and '.join(missing)} there; "
             f"get it with sckn data svhn --data DIR --download{' --extra' if extra else ''}, or from {PAGE}"
         )
     test = _read([folder / TEST.name])

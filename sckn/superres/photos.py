@@ -12,7 +12,7 @@ from PIL.ImageFile import ImageFile
 from torch import Tensor
 
 from sckn.files import written_whole
-from sckn.image_files import SUFFIXES, opened_image, what_is_wrong
+from sckn.image_files import SUFFIXES, opened_image, read_whole, what_is_wrong
 from sckn.superres.colour import in_bytes, luminance
 from sckn.superres.deep_image import DeepImage, deep_pixels, is_deep, write_png
 from sckn.superres.picture import LeftOutWarning, Picture, belongings
@@ -54,15 +54,14 @@ def photo_files(folder: str | Path) -> list[Path]:
 def open_photo(path: str | Path) -> Image.Image:
     """A file as an image of Pillow, read to its end; an animation is refused."""
     with _opened(path) as image:
-        image.load()
-        return image
+        return read_whole(image)
 
 
 def read_photo(path: str | Path) -> Image.Image | DeepImage:
     """As `open_photo`; but colours in 16 bits stay so."""
-    with _opened(path) as image:
-        deep = is_deep(image)
-        image.load()
+    with _opened(path) as opened:
+        deep = is_deep(opened)
+        image = read_whole(opened)
     if not deep:
         return image
     with _opened(path) as again:
@@ -73,8 +72,7 @@ def read_photo(path: str | Path) -> Image.Image | DeepImage:
 def decoded_photo(path: str | Path) -> Image.Image:
     """As `open_photo`, of a plain file; what is wrong with it is a ValueError with the reason alone."""
     with _decoding(path) as image:
-        image.load()
-        return image
+        return read_whole(image)
 
 
 @contextmanager

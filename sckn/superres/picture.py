@@ -12,13 +12,13 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from sckn.pixels import check_unit_range
+from sckn.pixels import check_unit_range, tensor_of
 from sckn.superres.colour import luminance
 from sckn.superres.deep_image import DeepImage
 from sckn.superres.imresize import BAND
 from sckn.superres.print_colours import PRINT_MODES, in_rgb
 
-__all__ = ["MODES", "AnyImage", "LeftOutWarning", "Picture", "belongings", "noting_what_is_left_out", "tensor_of"]
+__all__ = ["MODES", "AnyImage", "LeftOutWarning", "Picture", "belongings", "noting_what_is_left_out"]
 
 AnyImage = Tensor | np.ndarray | Image.Image | DeepImage
 
@@ -129,15 +129,6 @@ def _as_tensor(image: Tensor) -> Callable[[Tensor], Tensor]:
     return (lambda pixels: pixels[0].contiguous()) if image.dim() == 2 else (lambda pixels: pixels.contiguous())
 
 
-def tensor_of(array: np.ndarray) -> Tensor:
-    """Of any array of numbers that torch knows: in the byte order of the machine, not read-only, nowhere backwards."""
-    native = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
-    try:
-        return torch.from_numpy(native if native.flags.writeable else native.copy())
-    except TypeError:
-        raise ValueError(f"expected pixels in bytes (uint8), 16 bits (uint16) or floating point, got {array.dtype}") from None
-
-
 def _from_array(image: np.ndarray) -> Picture:
     if image.ndim not in (2, 3):
         raise ValueError(f"expected an array (H, W) or (H, W, c), got {image.shape}")
@@ -153,15 +144,17 @@ def _from_pillow(image: Image.Image) -> Picture:
     if image.mode not in MODES:
         raise ValueError(f"the image has pixels of the kind {image.mode}; expected grey or colours in 8 or 16 bits, save it so")
     info = belongings(image)
-    if image.mode in PRINT_MODES:
-        warnings.warn(f"its {image.mode} colours are made RGB", LeftOutWarning, stacklevel=2)
+    mode, profile = image.mode, None
     try:
-        if image.mode in PRINT_MODES:
+        if mode in PRINT_MODES:
             image, profile = in_rgb(image)
             info = {name: value for name, value in info.items() if name != "icc_profile"} | profile
         array = _array_of(image)
     except Exception as error:  # of a palette that is not there, for example, Pillow raises an AssertionError
         raise ValueError(f"the pixels of the image cannot be read ({type(error).__name__}); repair it") from None
+    if profile is not None:
+        how = "" if profile else ", without a colour profile that could be followed"
+        warnings.warn(f"its {mode} colours are made RGB{how}", LeftOutWarning, stacklevel=2)
     picture = _from_array(array)
 
     def restored(pixels: Tensor) -> Image.Image:

@@ -6,9 +6,9 @@ from PIL import Image, ImageCms
 
 __all__ = ["PRINT_MODES", "in_rgb"]
 
-# As Pillow calls them. Of these the first two have colour profiles of their own kind, which RGB pixels cannot keep.
-PRINT_MODES = ("CMYK", "LAB", "YCbCr", "HSV")
-OWN_PROFILE = PRINT_MODES[:2]
+# As Pillow calls them. The first have colour profiles of their own kind, which RGB pixels cannot keep.
+OWN_PROFILE = ("CMYK", "LAB")
+PRINT_MODES = (*OWN_PROFILE, "YCbCr", "HSV")
 # How near a profile's colours are met: the white of the paper becomes that of the screen.
 INTENT = ImageCms.Intent.RELATIVE_COLORIMETRIC
 

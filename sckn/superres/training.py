@@ -131,8 +131,8 @@ def run_upscaling(
         if experiment.new_patches
         else None,
     )
-    if undone := result.what_was_undone(experiment.recipe):
-        say(f"{experiment.name}: {undone}")
+    if warning := result.what_went_wrong(experiment.recipe):
+        say(f"{experiment.name}: {warning}")
     clock.lap("training, this process")
     upscaler = source.upscaler(result.model)
     store.finish(upscaler, result.closing_seconds)

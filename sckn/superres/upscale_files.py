@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 from tqdm import tqdm
 
 from sckn.image_files import SUFFIXES
+from sckn.lack_of_memory import is_lack_of_memory
 from sckn.superres.photos import WRITTEN, checked_suffix, naming, photo_files, read_photo, write_photo
 from sckn.superres.picture import noting_what_is_left_out
 from sckn.superres.upscaler import Upscaler
@@ -126,7 +126,7 @@ def lack_of_memory_told() -> Iterator[None]:
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        if not _is_lack_of_memory(error):
+        if not is_lack_of_memory(error):
             raise
         raise ValueError("the memory does not suffice; choose a smaller scale, tile or memory") from None
 
@@ -173,7 +173,7 @@ def _refuse_overwriting(targets: dict[str, Path]) -> None:
     twice = [target for target, count in Counter(targets.values()).items() if count > 1]
     if twice:
         one, other = [source for source, target in targets.items() if target == twice[0]][:2]
-        raise ValueError(f"{one} and {other} would both become {twice[0]}; do them one after the other")
+        raise ValueError(f"{one} and {other} would both become {twice[0]}; do one of them apart, into another folder")
     sources = {_identity(source) for source in targets}
     for target in targets.values():
         if os.path.exists(target) and _identity(target) in sources:
@@ -195,8 +195,3 @@ def _check_size(size: tuple[int, int], upscaler: Upscaler, factor: float, suffix
     longest = LONGEST_SIDE.get(suffix)
     if longest is not None and max(width, height) > longest:
         raise ValueError(f"{suffix} files hold no {width} x {height} pixels; choose .png")
-
-
-def _is_lack_of_memory(error: Exception) -> bool:
-    """PyTorch has an error of its own for that on a GPU alone."""
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(error)

@@ -21,13 +21,14 @@ from tqdm import tqdm
 from sckn.layer import evaluating
 from sckn.model import KernelModel
 from sckn.network import NetworkConfig
+from sckn.pixels import tensor_of
 from sckn.precision import precision
 from sckn.settings import real_number, true_or_false, whole_number
 from sckn.superres import detail
 from sckn.superres.assembly import assembled
 from sckn.superres.consistency import FILTER_REACH, move_to_nearest_image
 from sckn.superres.imresize import SUPPORT, imresize
-from sckn.superres.picture import AnyImage, Picture, tensor_of
+from sckn.superres.picture import AnyImage, Picture
 from sckn.superres.tiles import count_tiles, cover
 
 __all__ = ["Upscaler", "UpscalerConfig", "network_margin"]

@@ -107,7 +107,8 @@ class Experiment:
             "batch_size": whole_number("batch_size", self.batch_size),
             "precision": one_of("precision", self.precision, get_args(Precision)),
             "extra": true_or_false("extra", self.extra),
-            "image_size": whole_number("image_size", self.image_size),
+            # whitening needs more than one of its patches of 3 x 3 pixels
+            "image_size": whole_number("image_size", self.image_size, least=4 if self.whitening_power else 1),
         }
         for name in ("kmeans_images", "selection_epochs"):
             if getattr(self, name) is not None:

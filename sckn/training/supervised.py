@@ -66,15 +66,18 @@ class TrainingResult:
     history: list[EpochRecord]
     closing_seconds: float = 0.0
 
-    def what_was_undone(self, recipe: Recipe) -> str | None:
-        """A warning, where more were undone than back-tracking is meant to: all epochs, or any with another schedule."""
-        undone = [record for record in self.history if not record["accepted"]]
-        if not undone or (recipe.schedule == "halving" and len(undone) < recipe.epochs):
+    def what_went_wrong(self, recipe: Recipe) -> str | None:
+        """A warning, where more was undone than back-tracking is meant to (all epochs, or any with another schedule), or where
+        the objective is larger at the end than it was before the first epoch."""
+        undone = sum(not record["accepted"] for record in self.history)
+        kept = [record["objective"] for record in self.history if record["accepted"]]
+        if undone and (recipe.schedule != "halving" or undone == recipe.epochs):
+            what = f"{undone} of {recipe.epochs} epochs made the objective worse and were undone"
+        elif kept and self.history[0]["epoch"] == 0 and kept[-1] > kept[0]:
+            what = f"the objective was {kept[0]:.3g} before the training and is {kept[-1]:.3g} after it"
+        else:
             return None
-        return (
-            f"{len(undone)} of {recipe.epochs} epochs made the objective worse and were undone; "
-            "lower learning_rate in the recipe, or give it more epochs"
-        )
+        return f"{what}; lower learning_rate in the recipe, or give it more epochs"
 
 
 def train_supervised(

@@ -76,6 +76,7 @@ def run_with_labels(
     """Run every seed. With `test` False only the validation errors are found, of every seed."""
     if experiment.recipe is None:
         raise ValueError(f"the experiment {experiment.name} has no recipe, which training with labels needs")
+    RunFolder.has_begun(Path(run), experiment.to_dict(), resume=resume)  # refused before the work, not after it
     train, held_out = read_data(experiment, folder)
     _refuse_what_cannot_work(experiment, experiment.recipe, train, device, processes)
     root = RunFolder.open(run, experiment.to_dict(), resume=resume) if processes.first else None
@@ -156,10 +157,10 @@ class _Runner:
             result = TrainingResult(model.to(self.device), self._history(store))
         else:
             result = self._training(store, seed, recipe, best, (images, labels), None, len(self.train.labels))
-        if epochs == 0 < self.recipe.epochs:
+        if epochs == 0 < self.recipe.epochs and _errors(choices).get(best):
             self.say(f"seed {seed}: {NOTHING_GAINED}")
-        elif undone := result.what_was_undone(recipe):
-            self.say(f"seed {seed}: {undone}")
+        elif warning := result.what_went_wrong(recipe):
+            self.say(f"seed {seed}: {warning}")
         seconds["final training"] = _seconds(result.history)
         clock = Clock(self.device)
         train_error = self._error(result.model, images, labels, len(self.train.labels))

@@ -23,15 +23,15 @@ class Limits:
     """How much of the computer visitors may take.
 
     Args:
-        upload: MiB of an upload.
-        upload_seconds: Seconds of an upload.
-        input: Megapixels of an image.
-        output: Megapixels of a result.
-        queue: Photos waiting, or not yet fetched.
-        seconds: Seconds of work on a photo.
-        patience: Seconds of work nobody asks for.
-        keep: Seconds till a result vanishes.
-        memory: GiB a tile may take.
+        upload: Most MiB of an upload.
+        upload_seconds: Most seconds of one.
+        input: Most megapixels of an image.
+        output: Most megapixels of a result.
+        queue: Most photos waiting or kept.
+        seconds: Most seconds of work on one.
+        patience: Seconds till abandoned work stops.
+        keep: Seconds that a result is kept.
+        memory: Most GiB that a tile may take.
     """
 
     upload: float = 32.0

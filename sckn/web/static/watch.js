@@ -19,8 +19,10 @@ export function watchJob(id, { onChange, onLost, patience }, signal) {
     const end = (settle, value) => {
       events?.close();
       clearTimeout(timer);
+      signal.removeEventListener("abort", abort);
       settle(value);
     };
+    const abort = () => end(reject, signal.reason);
     const see = (status) => {
       lostSince = undefined;
       clearTimeout(timer);
@@ -60,7 +62,8 @@ export function watchJob(id, { onChange, onLost, patience }, signal) {
       }
     };
 
-    signal.addEventListener("abort", () => end(reject, signal.reason));
-    connect();
+    signal.addEventListener("abort", abort);
+    if (signal.aborted) abort();
+    else connect();
   });
 }
