@@ -12,6 +12,7 @@ from sckn.plotting import figure_and_canvas
 __all__ = ["MOST_CLASSES_SHOWN", "draw_confusion", "evaluation_text"]
 
 MOST_CLASSES_SHOWN = 20  # a larger matrix is no longer read; the most frequent mistakes are
+WIDEST = 160  # letters in a line
 MISTAKES_SHOWN = 20
 
 
@@ -30,12 +31,12 @@ def evaluation_text(evaluation: Evaluation) -> str:
         lines.append(f"{name:{width}} {'-':>6}  " if error is None else f"{name:{width}} {error:6.2f} %")
         lines[-1] += f" {count:8,}"
     lines.append("")
-    if len(names) > MOST_CLASSES_SHOWN:
+    cell = 1 + max(_letters(names), len(str(evaluation.confusion.max())))
+    if len(names) > MOST_CLASSES_SHOWN or width + cell * len(names) > WIDEST:
         lines.append("most frequent mistakes")
         for name, answer, count in evaluation.confusions(MISTAKES_SHOWN):
             lines.append(f"{count:8,}  {printable(name)} taken for {printable(answer)}")
         return "\n".join(lines)
-    cell = max(1 + _letters(names), 1 + len(str(evaluation.confusion.max())))
     lines.append("taken for".rjust(width) + "".join(f"{name[: cell - 1]:>{cell}}" for name in names))
     for name, row in zip(names, evaluation.confusion, strict=True):
         lines.append(f"{name:{width}}" + "".join(f"{count or '.':>{cell}}" for count in row))

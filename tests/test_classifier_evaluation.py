@@ -113,6 +113,9 @@ def test_classes_whose_names_begin_alike_are_told_apart() -> None:
     text = evaluation_text(Evaluation(("flower red", "flower white", "tree"), np.eye(3, dtype=np.int64)))
     assert "taken for flower r flower w     tree" in text
     assert "flower white        .        1        ." in text
+    long = tuple(f"{'a' * 60} {number}" for number in range(3))
+    wide = evaluation_text(Evaluation(long, np.array([[1, 2, 0], [0, 1, 0], [0, 0, 1]])))
+    assert wide.splitlines()[-2:] == ["most frequent mistakes", f"       2  {long[0]} taken for {long[1]}"]
 
 
 def test_of_many_classes_the_most_frequent_mistakes_are_shown() -> None:
