@@ -174,6 +174,7 @@ def test_the_command_writes_the_contract_of_a_result(tiny: Path, monkeypatch: py
         (TOML.replace("iterations = 3", "extra = true"), "extra has no effect on the data set 'cifar10'; remove it"),
         (TOML.replace("iterations = 3", "image_size = 20"), "image_size has no effect on the data set 'cifar10'; remove it"),
         (TOML.replace("iterations = 3", 'extra = "yes"').replace("cifar10", "svhn"), "extra must be true or false, got 'yes'"),
+        (TOML.replace("iterations = 3", "image_size = 3").replace("cifar10", "folder"), "of at least 4, got 3"),
         (TOML.replace("iterations = 3", "image_size = 0").replace("cifar10", "folder"), "image_size must be a whole number"),
         (TOML + "[recipe]\nepocs = 3", "unknown settings: epocs"),
         (TOML + "[recipe]\nmomentum = 1.5", "momentum must be a number of at least 0 and below 1"),
@@ -238,7 +239,7 @@ def test_a_missing_data_set_is_one_sentence(
     monkeypatch.setattr(sys, "argv", ["sckn", "train", str(path), "--data", str(tmp_path / "nowhere")])
     with pytest.raises(SystemExit, match="1"):
         cli.main()
-    assert "does not hold CIFAR-10" in capsys.readouterr().err
+    assert "nowhere does not exist: expected data_batch_1.bin" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

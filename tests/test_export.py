@@ -297,7 +297,10 @@ def test_the_command(
             "folder.onnx is a folder; give the name of a file, such as folder.onnx/model.onnx",
         ),
         (("model.safetensors", "model.safetensors"), "must be an ONNX file"),
-        (("model.safetensors", "model.safetensors/out.onnx"), "model.safetensors/out.onnx cannot be written (File exists)"),
+        (
+            ("model.safetensors", "model.safetensors/out.onnx"),
+            "model.safetensors/out.onnx cannot be written (a file is in",
+        ),
         (("network.safetensors", "out.onnx"), "a CKN cannot be exported"),
         (("nothing.safetensors", "out.onnx"), "nothing.safetensors does not exist"),
         (("folder.onnx", "out.onnx"), "folder.onnx holds no finished training"),

@@ -427,7 +427,7 @@ def test_a_missing_data_folder_leaves_nothing(
     tmp_path: Path, toml: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folders = ["--data", str(tmp_path / "none"), "--run", str(tmp_path / "run"), "--results", str(tmp_path / "results")]
-    assert "none does not hold CIFAR-10" in refusal(monkeypatch, capsys, str(toml), *folders)
+    assert "none does not exist: expected data_batch_1.bin" in refusal(monkeypatch, capsys, str(toml), *folders)
     assert [path.name for path in tmp_path.iterdir()] == ["tiny.toml"]
 
 
