@@ -157,6 +157,19 @@ def test_a_signal_is_one_sentence(
     assert [signal.getsignal(each) for each, *_ in SIGNALS] == [signal.SIG_DFL, signal.SIG_DFL]
 
 
+def test_a_training_whose_reader_is_gone_tells_how_to_go_on(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def work(*_: Any, **__: Any) -> None:
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    monkeypatch.setattr("sckn.commands.train.run_with_labels", work)
+    monkeypatch.setattr("sckn.commands.endings.os.dup2", lambda *_: None)
+    assert outcome(monkeypatch, "train", str(WITH_LABELS), "--data", "here", "--run", "there") == 128 + signal.SIGPIPE
+    expected = "sckn: stopped, for nobody reads what is printed; what was finished is in there, go on with --resume\n"
+    assert capfd.readouterr().err == expected
+
+
 @pytest.mark.parametrize(("number", "code", "word"), SIGNALS)
 @pytest.mark.parametrize("run", [None, "elsewhere"])
 def test_a_signal_during_a_training_with_labels_tells_how_to_go_on(

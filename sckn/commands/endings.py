@@ -20,6 +20,10 @@ class _Terminated(KeyboardInterrupt):
     """The process was told to end (SIGTERM)."""
 
 
+class _NobodyReadsError(BrokenPipeError):
+    """What is printed goes into a pipe that was closed, and there is more to tell than that."""
+
+
 def fail(sentence: str, code: int = 1) -> NoReturn:
     """End the program."""
     _tell(sentence)
@@ -46,8 +50,10 @@ def one_sentence() -> Iterator[None]:
         fail("; ".join(["stopped", *stop.args]), 143)
     except KeyboardInterrupt as stop:
         fail("; ".join(["interrupted", *stop.args]), 130)
-    except BrokenPipeError:  # whoever reads what is printed has seen enough, `| head` for example
+    except BrokenPipeError as stop:  # whoever reads what is printed has seen enough, `| head` for example
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(stop, _NobodyReadsError):
+            _tell(stop)
         sys.exit(128 + signal.SIGPIPE)
     except (ValueError, OSError) as error:
         fail(error.strerror if isinstance(error, OSError) and error.strerror else str(error))
@@ -62,10 +68,13 @@ def one_sentence() -> Iterator[None]:
 @contextmanager
 def resumable(folder: Path) -> Iterator[None]:
     """An interrupt, told with how to go on."""
+    remedy = f"what was finished is in {folder}, go on with --resume"
     try:
         yield
     except KeyboardInterrupt as stop:
-        raise type(stop)(f"what was finished is in {folder}, go on with --resume") from None
+        raise type(stop)(remedy) from None
+    except BrokenPipeError:
+        raise _NobodyReadsError(f"stopped, for nobody reads what is printed; {remedy}") from None
 
 
 def _stop(number: int, _: object) -> None:
