@@ -166,7 +166,7 @@ def test_the_command_in_the_help_works(tmp_path: Path) -> None:
     outcome = finished(job, program=("sckn",), look=20)
     assert outcome.code == 1
     assert outcome.out == f"tiny: reading {job.folder}/none, preparing the images, then 1 run(s) ...\n"
-    assert outcome.err.count(f"sckn: {job.folder}/none does not hold CIFAR-10") == 2
+    assert outcome.err.count(f"sckn: {job.folder}/none does not exist: expected data_batch_1.bin") == 2
     assert [path.name for path in job.folder.iterdir()] == ["tiny.toml"]
 
 
