@@ -21,6 +21,7 @@ from sckn.layer import LayerConfig
 from sckn.linear import fit_linear, one_vs_all
 from sckn.network import CKN, NetworkConfig
 from sckn.settings import real_number, true_or_false
+from sckn.training.diagnosis import what_went_wrong
 from sckn.training.recipe import Recipe
 from sckn.training.state import EpochRecord
 from sckn.training.supervised import train_supervised
@@ -267,7 +268,7 @@ class _CKNPredictor(_CKNEstimator):
                 seed=self._seed(),
                 progress=False,
             )
-        if warning := result.what_went_wrong(recipe):
+        if warning := what_went_wrong(result.history, recipe):
             warnings.warn(warning, ConvergenceWarning, stacklevel=4)
         _check_solution(next(record["solver_gradient"] for record in reversed(result.history) if record["accepted"]), recipe)
         return result.model.weights, result.history

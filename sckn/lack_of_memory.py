@@ -5,7 +5,7 @@ import torch
 __all__ = ["is_lack_of_memory"]
 
 # PyTorch has an error of its own for that on a GPU alone; its words for processors differ between systems.
-WORDS = ("allocate memory", "tried to allocate")
+WORDS = ("allocate memory", "tried to allocate", "out of memory", "ALLOC_FAILED")
 
 
 def is_lack_of_memory(error: BaseException) -> bool:

@@ -22,4 +22,4 @@ def tensor_of(array: np.ndarray) -> Tensor:
     try:
         return torch.from_numpy(native if native.flags.writeable else native.copy())
     except TypeError:
-        raise ValueError(f"expected pixels in bytes (uint8), 16 bits (uint16) or floating point, got {array.dtype}") from None
+        raise ValueError(f"expected pixels in bytes (uint8) or floating point, got {array.dtype}; convert them") from None

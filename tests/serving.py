@@ -214,7 +214,6 @@ def serving(folder: Path, *options: str, **environment: str) -> Iterator[Running
         "TMPDIR": str(temporary),
         "OMP_NUM_THREADS": "1",
     }
-    inherited = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}  # other tests may have set it
     with (folder / "stderr").open("w") as stderr:
         process = subprocess.Popen(
             [sys.executable, "-m", "sckn", "serve", "--port", "0", "--device", "cpu", *options],
@@ -222,7 +221,7 @@ def serving(folder: Path, *options: str, **environment: str) -> Iterator[Running
             stderr=stderr,
             text=True,
             cwd=folder,
-            env={**inherited, **own, **environment},
+            env={**os.environ, **own, **environment},
         )
     try:
         yield _when_ready(process, folder / "stderr", temporary)

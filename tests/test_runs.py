@@ -128,18 +128,34 @@ def test_to_resume_where_nothing_is_begins(tmp_path: Path) -> None:
     assert "resumed" not in json.loads((tmp_path / "new" / "environment.json").read_text())
 
 
-def test_settings_of_a_training_that_failed_before_it_learned_do_not_hold_up_another(tmp_path: Path) -> None:
-    new_run(tmp_path / "run")
+def fail_in(run: RunFolder) -> None:
+    with pytest.raises(ValueError, match="no memory"), run.left_if_it_learned():
+        raise ValueError("no memory")
+
+
+def test_a_training_that_fails_before_it_learns_does_not_hold_up_the_next(tmp_path: Path) -> None:
+    run = new_run(tmp_path / "run")
     new_run(tmp_path / "run" / "seed-0" / "final")
-    for resume in (False, True):
-        RunFolder.open(tmp_path / "run", {**CONFIG, "epochs": 5}, resume=resume)
-        assert json.loads((tmp_path / "run" / "config.json").read_text())["epochs"] == 5
-    (tmp_path / "run" / "seed-0" / "final" / "metrics.jsonl").write_text("something")
+    (tmp_path / "mine").mkdir()
+    fail_in(run)
+    assert names(tmp_path) == ["mine"]
+    run = RunFolder.open(tmp_path / "run", {**CONFIG, "epochs": 5}, resume=False)
+    (tmp_path / "run" / "notes.txt").write_text("of somebody")
+    fail_in(run)
+    assert names(tmp_path / "run") == ["notes.txt"]
+
+
+def test_what_was_learned_stays_when_a_training_fails(tmp_path: Path) -> None:
+    run, part = new_run(tmp_path / "run"), new_run(tmp_path / "run" / "seed-0" / "final")
+    part.record({"epoch": 0, "objective": 0.5, "accepted": True, "seconds": {}})
+    before = names(tmp_path / "run")
+    fail_in(run)
+    assert names(tmp_path / "run") == before
     with pytest.raises(ValueError, match="already holds a run"):
         new_run(tmp_path / "run")
 
 
-@pytest.mark.parametrize("file", ["metrics.jsonl", "last.safetensors", "best.safetensors", "model.safetensors"])
+@pytest.mark.parametrize("file", ["config.json", "metrics.jsonl", "last.safetensors", "best.safetensors", "model.safetensors"])
 def test_a_run_is_not_overwritten(tmp_path: Path, file: str) -> None:
     (tmp_path / file).write_text("something")
     with pytest.raises(ValueError, match=r"already holds a run; give --resume to go on with it, or another folder$"):
@@ -198,7 +214,7 @@ def test_settings_that_json_cannot_hold_are_named(tmp_path: Path, value: object)
 
 
 def test_each_start_is_kept(tmp_path: Path) -> None:
-    new_run(tmp_path).record({"epoch": 0, "objective": 0.5, "accepted": True, "seconds": {}})
+    new_run(tmp_path)
     first = json.loads((tmp_path / "environment.json").read_text())
     resumed(tmp_path)
     resumed(tmp_path)

@@ -427,23 +427,6 @@ def test_halving_halves_from_the_next_step_on(monkeypatch: pytest.MonkeyPatch) -
         assert result.history[epoch + 1]["learning_rate"] == pytest.approx(0.01 * rate)
 
 
-@pytest.mark.parametrize(
-    ("objectives", "undone", "schedule", "warning"),
-    [
-        ((1.0, 0.5, 0.4), (), "halving", None),
-        ((1.0, 2.0, 0.4), (1,), "halving", None),
-        ((1.0, 2.0, 3.0), (1, 2), "halving", "2 of 2 epochs made the objective worse and were undone; lower learning_rate"),
-        ((1.0, 2.0, 0.4), (1,), "cosine", "1 of 2 epochs made the objective worse and were undone; lower learning_rate"),
-        ((1.0, 0.5, 2.5), (), "cosine", "the objective was 1 before the training and is 2.5 after it; lower learning_rate"),
-    ],
-)
-def test_what_went_wrong_is_told(objectives: Any, undone: Any, schedule: Any, warning: str | None) -> None:
-    history = [{"epoch": n, "objective": each, "accepted": n not in undone} for n, each in enumerate(objectives)]
-    result = TrainingResult(KernelModel(network(), torch.zeros(1, 1)), history)
-    told = result.what_went_wrong(replace(QUICK, epochs=2, schedule=schedule))
-    assert told == warning if warning is None else (told or "").startswith(warning)
-
-
 # -- back-tracking --------------------------------------------------------------------------------------------------------
 
 BACKTRACKING = {

@@ -39,7 +39,7 @@ Device = Literal["auto", "cpu", "cuda"]
 # What may be left out says so in its own words; "(default: None)" and "(default: False)" would only make the help longer.
 Flag = Annotated[bool, tyro.conf.arg(help_behavior_hint="")]
 MaybeDataset = Annotated[
-    DatasetName | None, _given_as(str, "[NAME]", get_args(DatasetName)), tyro.conf.arg(help_behavior_hint="")
+    DatasetName | None, _given_as(str, "NAME", get_args(DatasetName)), tyro.conf.arg(help_behavior_hint="")
 ]
 MaybePath = Annotated[Path | None, _given_as(Path, "PATH"), tyro.conf.arg(help_behavior_hint="")]
 MaybeText = Annotated[str | None, _given_as(str, "STR"), tyro.conf.arg(help_behavior_hint="")]

@@ -58,7 +58,8 @@ def train(
     place = chosen_device(device)
     if place.type == "cpu":
         keep_freed_memory()
-    check_folder(results, "--results")
+    if not validation_only:
+        check_folder(results, "--results")
     write = partial(_write_result, results, settings, command=f"sckn train {experiment} --data DIR --device {device}")
     folder = Path("runs") / settings.name if run is None else run
     if isinstance(settings, UpscalingExperiment):

@@ -16,7 +16,7 @@ from sckn.pixels import check_unit_range, tensor_of
 from sckn.superres.colour import luminance
 from sckn.superres.deep_image import DeepImage
 from sckn.superres.imresize import BAND
-from sckn.superres.print_colours import PRINT_MODES, in_rgb
+from sckn.superres.print_colours import OWN_PROFILE, PRINT_MODES, in_rgb
 
 __all__ = ["MODES", "AnyImage", "LeftOutWarning", "Picture", "belongings", "noting_what_is_left_out"]
 
@@ -31,7 +31,7 @@ LAYOUT += (*range(336, 348), *range(512, 522), *range(529, 533), 34675)
 
 
 class LeftOutWarning(UserWarning):
-    """Something that came with a picture is not in the result, because it is damaged or has no place there."""
+    """Something that came with a picture is not, or not as it was, in the result: it is damaged or has no place there."""
 
 
 @contextmanager
@@ -144,16 +144,17 @@ def _from_pillow(image: Image.Image) -> Picture:
     if image.mode not in MODES:
         raise ValueError(f"the image has pixels of the kind {image.mode}; expected grey or colours in 8 or 16 bits, save it so")
     info = belongings(image)
-    mode, profile = image.mode, None
+    mode, profile = image.mode, info.pop("icc_profile", None)
     try:
         if mode in PRINT_MODES:
             image, profile = in_rgb(image)
-            info = {name: value for name, value in info.items() if name != "icc_profile"} | profile
         array = _array_of(image)
     except Exception as error:  # of a palette that is not there, for example, Pillow raises an AssertionError
         raise ValueError(f"the pixels of the image cannot be read ({type(error).__name__}); repair it") from None
     if profile is not None:
-        how = "" if profile else ", without a colour profile that could be followed"
+        info["icc_profile"] = profile
+    if mode in PRINT_MODES:
+        how = ", without a colour profile that could be followed" if mode in OWN_PROFILE and profile is None else ""
         warnings.warn(f"its {mode} colours are made RGB{how}", LeftOutWarning, stacklevel=2)
     picture = _from_array(array)
 

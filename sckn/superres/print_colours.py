@@ -4,7 +4,7 @@ import io
 
 from PIL import Image, ImageCms
 
-__all__ = ["PRINT_MODES", "in_rgb"]
+__all__ = ["OWN_PROFILE", "PRINT_MODES", "in_rgb"]
 
 # As Pillow calls them. The first have colour profiles of their own kind, which RGB pixels cannot keep.
 OWN_PROFILE = ("CMYK", "LAB")
@@ -13,11 +13,11 @@ PRINT_MODES = (*OWN_PROFILE, "YCbCr", "HSV")
 INTENT = ImageCms.Intent.RELATIVE_COLORIMETRIC
 
 
-def in_rgb(image: Image.Image) -> tuple[Image.Image, dict[str, bytes]]:
-    """The image in RGB, and as `icc_profile` the colour profile that its pixels are then in, where that is known."""
+def in_rgb(image: Image.Image) -> tuple[Image.Image, bytes | None]:
+    """The image in RGB, and the colour profile that its pixels are then in, where that is known."""
     profile = image.info.get("icc_profile")
     if image.mode not in OWN_PROFILE:
-        return image.convert("RGB"), {"icc_profile": profile} if isinstance(profile, bytes) else {}
+        return image.convert("RGB"), profile if isinstance(profile, bytes) else None
     if isinstance(profile, bytes):
         try:
             screen = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB"))
@@ -25,5 +25,5 @@ def in_rgb(image: Image.Image) -> tuple[Image.Image, dict[str, bytes]]:
         except (ImageCms.PyCMSError, ImportError):  # a damaged profile, or that of another kind of colours
             pass
         else:
-            return transform.apply(image), {"icc_profile": screen.tobytes()}
-    return image.convert("RGB"), {}
+            return transform.apply(image), screen.tobytes()
+    return image.convert("RGB"), None

@@ -30,6 +30,7 @@ from sckn.superres.imresize import imresize
 from sckn.superres.patch_source import PatchSource, every_shift
 from sckn.superres.report import write_upscaling_report
 from sckn.superres.upscaler import Upscaler
+from sckn.training.diagnosis import what_went_wrong
 from sckn.training.experiment import peak_memory
 from sckn.training.run_files import FIGURES, LAST, read_history, write_json
 from sckn.training.runs import RunFolder
@@ -108,30 +109,31 @@ def run_upscaling(
     validation = patches_of(others, units=source.units) if others else None
     clock.lap("photographs")
     store = RunFolder.open(run, experiment.to_dict(), resume=resume, tensorboard=tensorboard)
-    images, targets = source.draw(experiment.samples, experiment.seed)
-    clock.lap("patches")
-    torch.manual_seed(experiment.seed)
-    network = CKN(experiment.network).to(device)
-    if not store.has_state():
-        known = f"filters of {_name(experiment.start)}" if experiment.start else "filters by k-means"
-        say(f"{experiment.name}: {known}, {len(kept)} photographs")
-        _find_first_filters(network, images, experiment, first)
-    clock.lap("first filters")
-    say(f"{experiment.name}: {experiment.recipe.epochs} epochs with {experiment.samples} patches")
-    result = train_supervised(
-        network,
-        images,
-        targets,
-        regularization=experiment.regularization,
-        recipe=experiment.recipe,
-        validation=None if validation is None else validation.draw(experiment.validation_samples, VALIDATION_SEED),
-        seed=experiment.seed,
-        store=store,
-        renew=(lambda epoch: source.draw(experiment.samples, experiment.seed + SEEDS * epoch))
-        if experiment.new_patches
-        else None,
-    )
-    if warning := result.what_went_wrong(experiment.recipe):
+    with store.left_if_it_learned():
+        images, targets = source.draw(experiment.samples, experiment.seed)
+        clock.lap("patches")
+        torch.manual_seed(experiment.seed)
+        network = CKN(experiment.network).to(device)
+        if not store.has_state():
+            known = f"filters of {_name(experiment.start)}" if experiment.start else "filters by k-means"
+            say(f"{experiment.name}: {known}, {len(kept)} photographs")
+            _find_first_filters(network, images, experiment, first)
+        clock.lap("first filters")
+        say(f"{experiment.name}: {experiment.recipe.epochs} epochs with {experiment.samples} patches")
+        result = train_supervised(
+            network,
+            images,
+            targets,
+            regularization=experiment.regularization,
+            recipe=experiment.recipe,
+            validation=None if validation is None else validation.draw(experiment.validation_samples, VALIDATION_SEED),
+            seed=experiment.seed,
+            store=store,
+            renew=(lambda epoch: source.draw(experiment.samples, experiment.seed + SEEDS * epoch))
+            if experiment.new_patches
+            else None,
+        )
+    if not experiment.new_patches and (warning := what_went_wrong(store.history(), experiment.recipe)):
         say(f"{experiment.name}: {warning}")
     clock.lap("training, this process")
     upscaler = source.upscaler(result.model)

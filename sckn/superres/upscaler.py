@@ -256,7 +256,7 @@ class Upscaler(nn.Module):
         ----------
         image: an array (H, W) or (H, W, c), a tensor (H, W) or (c, H, W), or an image of Pillow; grey, RGB, either with
             alpha; in bytes, 16 bits, or floating point from 0 to 1. An image of Pillow keeps its EXIF data, with the
-            orientation in them, and its colour profile.
+            orientation in them, and its colour profile; if its colours are those of printers, it becomes RGB.
         factor, memory_gib, tile, progress, report: as for `upscale_luminance`.
         """
         picture = Picture.of(image)

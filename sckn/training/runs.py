@@ -39,9 +39,9 @@ from sckn.training.state import EpochRecord, TrainingState
 
 __all__ = ["RunFolder"]
 
-# What a training leaves. A folder with settings alone is that of one which failed before, and may be taken for another.
-FILES = (METRICS, LAST, BEST, MODEL)
-BELOW = ("*", "*/*")  # the trainings that a run consists of: seed-0/final, for example
+# A folder with one of these holds a run; the settings are written last at the start, so that a run has them.
+FILES = (CONFIG, METRICS, LAST, BEST, MODEL)
+LEARNED = (METRICS, LAST, BEST, MODEL)
 SHOWN_IN_TENSORBOARD = ("objective", "loss", "train_error", "validation_error", "learning_rate", "active_fraction", "seconds")
 
 
@@ -71,7 +71,7 @@ class RunFolder:
         begun = cls.has_begun(path, config, resume=resume)
         with usable_folder(path):
             path.mkdir(parents=True, exist_ok=True)
-            for name in (*FILES, CONFIG, ENVIRONMENT, CURVES):
+            for name in (*FILES, ENVIRONMENT, CURVES):
                 remove_leftovers(path / name)
         run._write_environment(resumed=begun)
         if not begun:
@@ -82,13 +82,27 @@ class RunFolder:
     def has_begun(path: Path, config: dict[str, Any], *, resume: bool) -> bool:
         """Whether `open` would go on with a run that is there; what it would refuse is refused. Nothing is written."""
         with usable_folder(path):
-            places = ("", *BELOW) if (path / CONFIG).exists() else ("",)
-            begun = any(next(path.glob(f"{place}/{name}".lstrip("/")), None) for place in places for name in FILES)
+            begun = path.exists() and not {file.name for file in path.iterdir()}.isdisjoint(FILES)
         if begun and not resume:
             raise ValueError(f"{path} already holds a run; give --resume to go on with it, or another folder")
         if begun:
             _refuse_other_settings(path, _as_json(config))
         return begun
+
+    @contextmanager
+    def left_if_it_learned(self) -> Iterator[None]:
+        """A training that fails in the block before anything was learned leaves no settings to hold up the next one."""
+        try:
+            yield
+        except BaseException:
+            folders = [*self.path.glob("*/*/"), *self.path.glob("*/"), self.path]  # seed-0/final, for example
+            if not any((folder / name).exists() for folder in folders for name in LEARNED):
+                for folder in folders:
+                    for name in (CONFIG, ENVIRONMENT):
+                        (folder / name).unlink(missing_ok=True)
+                    with suppress(OSError):  # it holds something else
+                        folder.rmdir()
+            raise
 
     # -- the TrainingStore --------------------------------------------------------------------------------------------
 

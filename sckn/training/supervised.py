@@ -66,19 +66,6 @@ class TrainingResult:
     history: list[EpochRecord]
     closing_seconds: float = 0.0
 
-    def what_went_wrong(self, recipe: Recipe) -> str | None:
-        """A warning, where more was undone than back-tracking is meant to (all epochs, or any with another schedule), or where
-        the objective is larger at the end than it was before the first epoch."""
-        undone = sum(not record["accepted"] for record in self.history)
-        kept = [record["objective"] for record in self.history if record["accepted"]]
-        if undone and (recipe.schedule != "halving" or undone == recipe.epochs):
-            what = f"{undone} of {recipe.epochs} epochs made the objective worse and were undone"
-        elif kept and self.history[0]["epoch"] == 0 and kept[-1] > kept[0]:
-            what = f"the objective was {kept[0]:.3g} before the training and is {kept[-1]:.3g} after it"
-        else:
-            return None
-        return f"{what}; lower learning_rate in the recipe, or give it more epochs"
-
 
 def train_supervised(
     network: CKN,
@@ -270,7 +257,7 @@ class _Alternation:
         if accepted:
             self._keep(fit.linear, fit.of_halves)
             if self.filter_step.average is not None:
-                self.averaged_linear = self._averaged_linear()
+                self.averaged_linear = self._fit_averaged()
         else:
             self.filter_step.step_back(before)
             self.factor /= 2
@@ -376,7 +363,7 @@ class _Alternation:
         network, weights = self._network_and_weights()
         return KernelModel(network, weights * self.linear_step.scale, per_pixel=self.samples.per_pixel)
 
-    def _averaged_linear(self) -> LinearModel:
+    def _fit_averaged(self) -> LinearModel:
         """W for the averaged filters."""
         average = self.filter_step.average
         assert average is not None
@@ -401,7 +388,7 @@ class _Alternation:
         found with these would make up for differences that are not there."""
         with precision("highest", self.device):
             if averaged := self.filter_step.average is not None:
-                found = self._averaged_linear()
+                found = self._fit_averaged()
             else:
                 found = self.linear_step.fit(self.network, self.samples, self.linear).linear
         if not math.isfinite(found.objective):

@@ -15,6 +15,7 @@ and in it the epoch, where it stopped:
 
 import gc
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ from sckn.model import KernelModel
 from sckn.network import CKN
 from sckn.precision import precision
 from sckn.processes import ALONE, Processes
+from sckn.training.diagnosis import what_went_wrong
 from sckn.training.experiment import Experiment, SeedReport, class_names, peak_memory, prepared_images, read_data
 from sckn.training.recipe import Recipe
 from sckn.training.report import write_report
@@ -83,9 +85,11 @@ def run_with_labels(
     processes.wait()  # if the folder cannot be used, the others learn it from the first process, which ends
     runner = _Runner(experiment, experiment.recipe, train, device, Path(run), tensorboard, processes, say)
     reports: list[SeedReport] = []
-    for seed in experiment.seeds:
-        _forget_the_last(device)
-        reports.append(runner.run_seed(seed, held_out, reports[0] if reports else None) if test else runner.judge_seed(seed))
+    with nullcontext() if root is None else root.left_if_it_learned():
+        for seed in experiment.seeds:
+            _forget_the_last(device)
+            first = reports[0] if reports else None
+            reports.append(runner.run_seed(seed, held_out, first) if test else runner.judge_seed(seed))
     if root is not None:
         write_json(Path(run) / FIGURES, [asdict(report) for report in reports])
         write_report(Path(run), train, device)
@@ -157,10 +161,6 @@ class _Runner:
             result = TrainingResult(model.to(self.device), self._history(store))
         else:
             result = self._training(store, seed, recipe, best, (images, labels), None, len(self.train.labels))
-        if epochs == 0 < self.recipe.epochs and _errors(choices).get(best):
-            self.say(f"seed {seed}: {NOTHING_GAINED}")
-        elif warning := result.what_went_wrong(recipe):
-            self.say(f"seed {seed}: {warning}")
         seconds["final training"] = _seconds(result.history)
         clock = Clock(self.device)
         train_error = self._error(result.model, images, labels, len(self.train.labels))
@@ -237,6 +237,9 @@ class _Runner:
             epoch = max(errors) if lasts else min(errors, key=lambda epoch: (errors[epoch], epoch))
             epochs = recipe.epochs if lasts or experiment.selection_epochs else epoch
             choices.append(Choice(exponent, errors[epoch], epochs, _seconds(history)))
+        best = _best(choices)
+        if best.epochs == 0 < recipe.epochs and best.validation_error:  # with none wrong there was nothing to gain
+            self.say(f"seed {seed}: {NOTHING_GAINED}")
         return choices
 
     def _store(self, place: Path, seed: int, recipe: Recipe, exponent: int, count: int) -> RunFolder | None:
@@ -287,7 +290,10 @@ class _Runner:
         )
         if store is not None:
             store.finish(result.model, result.closing_seconds)
-        return replace(result, history=self._history(store))
+        history = self._history(store)
+        if warning := what_went_wrong(history, recipe):
+            self.say(f"seed {seed}: {warning}")
+        return replace(result, history=history)
 
     def _fit_unsupervised(self, network: CKN, images: Tensor, seed: int) -> None:
         experiment = self.experiment

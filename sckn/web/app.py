@@ -144,7 +144,7 @@ def _routes(service: Service) -> APIRouter:
         response_class=StreamingResponse,
         responses={
             **_problems(404),
-            200: {"description": "Server-sent events", "content": {"text/event-stream": {"schema": EVENTS}}},
+            200: {"description": "Server-sent events", "content": EVENTS},
         },
     )
     async def events(id: str) -> StreamingResponse:  # noqa: A002

@@ -85,7 +85,7 @@ class JobStatus(BaseModel):
     height: int = Field(description="Of the result")
     file_name: str = Field(description="Proposed for the result")
     problem: str | None = Field(description="Why the work failed, if it did")
-    notes: list[str] = Field(description="What came with the photo and is not in the result")
+    notes: list[str] = Field(description="What came with the photo and is not, or not as it was, in the result")
 
     @classmethod
     def of(cls, job: Job, jobs: Jobs) -> "JobStatus":

@@ -1,5 +1,6 @@
 """The application in uvicorn."""
 
+import os
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -41,6 +42,8 @@ def run_server(
     **settings: Any,
 ) -> None:
     """Serve until a signal ends it. `ready` is called with what each model lacks, if anything; `settings` are the service's."""
+    # where other programs work, too, threads that wait for one another would burn the time that they wait for
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # which workers read when they begin
     with private_folder() as folder:
         service = Service(limits, folder, **settings)
         config = uvicorn.Config(

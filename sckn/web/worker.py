@@ -6,7 +6,6 @@ everything makes that quick.
 """
 
 import multiprocessing
-import os
 import signal
 import tempfile
 import threading
@@ -103,8 +102,6 @@ class Worker:
 
 
 def _context() -> Any:
-    # where other programs work, too, threads that wait for one another would burn the time that they wait for
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read when a process begins
     # the fork server has a socket in the folder for temporary files, and names of sockets are short
     crowded = len(tempfile.gettempdir()) > LONGEST_FOLDER
     if crowded or "forkserver" not in multiprocessing.get_all_start_methods():

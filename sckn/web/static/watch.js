@@ -6,6 +6,7 @@ const tooLong = (patience) =>
   `The connection was lost for more than ${patience} seconds, after which the server stops the work. ` +
   "Start again once it can be reached.";
 const RETRY = 1_000; // milliseconds between two attempts to come back
+const ANSWER = 5_000; // within which the server tells the status, if it can be reached
 const SILENCE = 15_000; // without an event, of which there is one every 5 seconds, the connection is lost
 
 /**
@@ -49,7 +50,7 @@ export function watchJob(id, { onChange, onLost, patience }, signal) {
     // The status tells what events cannot: why there are none.
     const comeBack = async () => {
       try {
-        const status = await askStatus(id, signal);
+        const status = await askStatus(id, AbortSignal.any([signal, AbortSignal.timeout(ANSWER)]));
         see(status);
         if (status.state !== "done" && status.state !== "failed") {
           clearTimeout(timer);
