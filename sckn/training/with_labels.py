@@ -78,7 +78,8 @@ def run_with_labels(
     """Run every seed. With `test` False only the validation errors are found, of every seed."""
     if experiment.recipe is None:
         raise ValueError(f"the experiment {experiment.name} has no recipe, which training with labels needs")
-    RunFolder.has_begun(Path(run), experiment.to_dict(), resume=resume)  # refused before the work, not after it
+    if processes.first:  # the others would find what it makes
+        RunFolder.has_begun(Path(run), experiment.to_dict(), resume=resume)  # refused before the work, not after it
     train, held_out = read_data(experiment, folder)
     _refuse_what_cannot_work(experiment, experiment.recipe, train, device, processes)
     root = RunFolder.open(run, experiment.to_dict(), resume=resume) if processes.first else None
