@@ -133,6 +133,7 @@ def run_upscaling(
             if experiment.new_patches
             else None,
         )
+    # the objective of new patches cannot be compared with that of the first ones; epochs that are undone say so themselves
     if not experiment.new_patches and (warning := what_went_wrong(store.history(), experiment.recipe)):
         say(f"{experiment.name}: {warning}")
     clock.lap("training, this process")
